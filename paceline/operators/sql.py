@@ -44,6 +44,7 @@ class SqlTaskArguments(TaskArguments, total=False):
     write: str
     write_by: str | None
     edges: bool
+    checks: Sequence[Any]
     max_rows: int
     autocommit: bool
     split_statements: bool | None
@@ -65,6 +66,8 @@ class SQLExecuteQueryOperator(Operator):
     For DuckDB and Spark, the SQL is parsed with the DAG file: a syntax error is an error of that file, and the tables that it reads
     and writes become `inlets` and `outlets`. With `edges`, the task waits for the tasks of the DAG with `edges` that write what it
     reads. `dialect` is the name that sqlglot has for the dialect; with a connection, the SQL is only parsed if it is given.
+
+    `checks` are suites of paceline.quality, of tables by their names. They run after the SQL, before its tables are seen.
 
     `write` is what INSERT does: "append", "append_once" or "overwrite_by_logical_date", with `write_by` as its column. See
     paceline.tables. More than `max_rows` rows are an error. `conf`, `heavy` and `warm` are those of a PySpark task.
@@ -89,6 +92,7 @@ class SQLExecuteQueryOperator(Operator):
         write: str = "append",
         write_by: str | None = None,
         edges: bool = False,
+        checks: Sequence[Any] = (),
         max_rows: int = MAX_ROWS,
         autocommit: bool = False,
         split_statements: bool | None = None,
@@ -102,30 +106,33 @@ class SQLExecuteQueryOperator(Operator):
         **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
-        checks = self.argument_checks()
+        arguments = self.argument_checks()
         if not isinstance(sql, XComArg) and not (sql and (isinstance(sql, str) or all(isinstance(one, str) for one in sql))):
-            raise checks.refuse(f"sql must be statements or the path of a .sql file, not {sql!r}.")
+            raise arguments.refuse(f"sql must be statements or the path of a .sql file, not {sql!r}.")
         self.sql = sql
-        self.engine = checks.choice("engine", engine or ("duckdb" if conn_id is None else "connection"), ENGINES)
+        self.engine = arguments.choice("engine", engine or ("duckdb" if conn_id is None else "connection"), ENGINES)
         if (self.engine == "connection") != (conn_id is not None):
-            raise checks.refuse("engine is for the tables of the catalog, and conn_id for another database; pass one of them.")
+            raise arguments.refuse("engine is for the tables of the catalog, and conn_id for another database; pass one of them.")
         self.conn_id, self.database = conn_id, database
         self.parameters: Any = parameters
         if self.engine != "connection" and not isinstance(parameters, Mapping | XComArg | None):
-            raise checks.refuse(f"parameters must be a dict with a value for each :name in the SQL, not {parameters!r}.")
+            raise arguments.refuse(f"parameters must be a dict with a value for each :name in the SQL, not {parameters!r}.")
         self.dialect = dialect or (None if self.engine == "connection" else self.engine)
-        self.write = checks.choice("write", write, WRITES)
+        self.write = arguments.choice("write", write, WRITES)
         self.write_by = write_by
         if self.engine == "connection" and (write != "append" or edges):
-            raise checks.refuse("write and edges are for the tables of the catalog; leave them out with conn_id.")
-        self.edges = checks.boolean("edges", edges)
-        self.max_rows = checks.integer("max_rows", max_rows, least=1)
+            raise arguments.refuse("write and edges are for the tables of the catalog; leave them out with conn_id.")
+        self.edges = arguments.boolean("edges", edges)
+        self.checks = list(checks)
+        if wrong := [one for one in self.checks if not callable(getattr(one, "check", None))]:
+            raise arguments.refuse(f"checks takes suites, such as [expect('sales.orders').rows(1)], not {wrong[0]!r}.")
+        self.max_rows = arguments.integer("max_rows", max_rows, least=1)
         self.autocommit, self.return_last = autocommit, return_last
         self.split_statements = split_statements
         self.handler, self.output_processor = handler, output_processor
         self.hook_params: Any = hook_params
-        self.spark_conf = checks.mapping("conf", conf or {})
-        self.heavy, self.warm = checks.boolean("heavy", heavy), checks.boolean("warm", warm)
+        self.spark_conf = arguments.mapping("conf", conf or {})
+        self.heavy, self.warm = arguments.boolean("heavy", heavy), arguments.boolean("warm", warm)
         self.worker_runtime = self._runtime_for({"engine": self.engine})  # type: ignore[misc]
         #: The tables of its SQL, as far as it is known when the DAG file is parsed.
         self.reads: tuple[str, ...] = ()
@@ -196,7 +203,13 @@ class SQLExecuteQueryOperator(Operator):
         return self.run(self.sql, context)
 
     def run(self, statements: str | Sequence[str], context: Mapping[str, Any]) -> object:
-        """Run the SQL of one try; its rows."""
+        """Run the SQL of one try, then its checks; its rows."""
+        result = self._run(statements, context)
+        for suite in self.checks:
+            suite.check()
+        return result
+
+    def _run(self, statements: str | Sequence[str], context: Mapping[str, Any]) -> object:
         text = statements if isinstance(statements, str) else ";\n".join(statements)
         if not isinstance(text, str) or not text.strip():
             raise PacelineError(f"The SQL of a task must be a non-empty str, not {text!r}.")

@@ -1,9 +1,10 @@
-"""Data quality checks of DataFrames, run as one Spark job: `expect(frame).not_null("id").unique("id").check()`.
+"""Data quality checks of tables and DataFrames: `expect(frame).not_null("id").unique("id").check()`.
 
-The import is pure Python; PySpark is needed only where the checks run, in a PySpark task.
+The import is pure Python; PySpark or DuckDB is needed only where the checks run, in a task.
 """
 
+from paceline.quality.profile import propose
 from paceline.quality.report import ExpectationError, Report, Result
 from paceline.quality.suite import Suite, check, expect
 
-__all__ = ["ExpectationError", "Report", "Result", "Suite", "check", "expect"]
+__all__ = ["ExpectationError", "Report", "Result", "Suite", "check", "expect", "propose"]

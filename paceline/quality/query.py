@@ -42,35 +42,63 @@ def column(name: str) -> Column:
     return F.col(f"`{name.replace('`', '``')}`")
 
 
-def condition(text: str) -> Column:
-    return F.expr(text)
+def broken(check: Check) -> Column:
+    """The condition of a row that breaks a check of single rows."""
+    word, *given = check.broken
+    match word:
+        case "null":
+            found = reduce(Column.__or__, (column(name).isNull() for name in check.needs))
+        case "between":
+            low, high = given
+            col = column(check.needs[0])
+            found = reduce(Column.__or__, [*([] if low is None else [col < low]), *([] if high is None else [col > high])])
+        case "values":
+            found = ~column(check.needs[0]).isin(list(given))
+        case "matches":
+            found = ~column(check.needs[0]).rlike(given[0])
+        case _:
+            found = ~F.expr(given[0])
+    return F.expr(check.where) & found if check.where else found
 
 
-def count(checks: Sequence[Numbered]) -> tuple[dict[Key, int], dict[Key, str]]:
-    """The number of rows that break each check; for a check of kind "rows", the number of all rows.
+def _measured(check: Check) -> Column:
+    """The value of a check that compares with earlier runs, of the rows that `where` selects."""
+    if check.measure == "rows":
+        return F.count_if(F.expr(check.where)) if check.where else F.count(F.lit(1))
+    col = column(check.needs[0])
+    if check.measure == "nulls":
+        col = col.isNull().cast("double")
+    elif check.measure == "newest":
+        col = col.cast("timestamp").cast("double")
+    col = F.when(F.expr(check.where), col) if check.where else col
+    return F.max(col) if check.measure == "newest" else F.avg(col)
+
+
+def count(checks: Sequence[Numbered]) -> tuple[dict[Key, Any], dict[Key, str]]:
+    """The number of rows that break each check; for a check of kind "rows" that of all rows, for a "measure" its value.
 
     Also the errors of checks that Spark cannot compute. An error of the DataFrame itself is raised.
     """
     if not checks:
         return {}, {}
     try:
-        return {key: value or 0 for key, value in _collected(checks, sampled=False).items()}, {}
+        return _collected(checks, sampled=False), {}
     except ERRORS as error:
         return _alone(checks, error)
 
 
-def _alone(checks: Sequence[Numbered], error: Exception) -> tuple[dict[Key, int], dict[Key, str]]:
+def _alone(checks: Sequence[Numbered], error: Exception) -> tuple[dict[Key, Any], dict[Key, str]]:
     """The same with a job for each check, after `error` of the job of all checks."""
     for frame in {place: frame for place, _, frame, _ in checks}.values():
         try:
             frame.write.format("noop").mode("overwrite").save()
         except ERRORS:
             raise error from None
-    counted: dict[Key, int] = {}
+    counted: dict[Key, Any] = {}
     impossible: dict[Key, str] = {}
     for numbered in checks:
         try:
-            counted |= {key: value or 0 for key, value in _collected([numbered], sampled=False).items()}
+            counted |= _collected([numbered], sampled=False)
         except ERRORS as reason:
             impossible[numbered[:2]] = f"Spark cannot check it: {_first_line(reason)}"
     if not impossible:  # only together they fail, for example for lack of memory
@@ -101,7 +129,7 @@ def _collected(checks: Sequence[Numbered], *, sampled: bool) -> dict[Key, Any]:
 def _branches(checks: Sequence[Numbered], sampled: bool) -> Iterator[DataFrame]:
     for place in dict.fromkeys(numbered[0] for numbered in checks):
         of_suite = [numbered for numbered in checks if numbered[0] == place]
-        of_rows = [numbered for numbered in of_suite if numbered[3].kind in {"row", "rows"}]
+        of_rows = [numbered for numbered in of_suite if numbered[3].kind in {"row", "rows", "measure"}]
         if of_rows and not sampled:
             yield _one_pass(of_rows)
         for _, number, frame, check in of_suite:
@@ -118,24 +146,31 @@ def _one_pass(checks: Sequence[Numbered]) -> DataFrame:
     frame = checks[0][2]
 
     def value(check: Check) -> Column:
-        return F.count(F.lit(1)) if check.kind == "rows" else F.count_if(check.broken_if)
+        if check.kind == "measure":
+            return _measured(check)
+        if check.kind == "rows":
+            return F.count_if(F.expr(check.where)) if check.where else F.count(F.lit(1))
+        return F.count_if(broken(check))
 
+    # As double, because measures are no whole numbers.
     structs = [
-        F.struct(F.lit(place).alias("place"), F.lit(number).alias("number"), F.col(f"n{number}").alias("value"))
-        for place, number, _, _ in checks
+        F.struct(F.lit(place).alias("place"), F.lit(number).alias("number"), F.col(f"n{index}").alias("value"))
+        for index, (place, number, _, _) in enumerate(checks)
     ]
-    return frame.agg(*(value(check).alias(f"n{number}") for _, number, _, check in checks)).select(F.inline(F.array(*structs)))
+    values = (value(check).cast("double").alias(f"n{index}") for index, (_, _, _, check) in enumerate(checks))
+    return frame.agg(*values).select(F.inline(F.array(*structs)))
 
 
 def _violations(frame: DataFrame, check: Check) -> DataFrame:
     """The rows that break a check."""
     whole = F.to_json(F.struct(*(column(name) for name in frame.columns)), {"ignoreNullFields": "false"})
-    return frame.where(check.broken_if).select(whole.alias(_SAMPLE))
+    return frame.where(broken(check)).select(whole.alias(_SAMPLE))
 
 
 def _duplicates(frame: DataFrame, check: Check) -> DataFrame:
     """The keys of more than one row, each with the number of its rows beyond the first."""
     keys = [column(name) for name in check.needs]
+    frame = frame.where(check.where) if check.where else frame
     grouped = frame.groupBy(*keys).agg(F.count(F.lit(1)).alias(_ROWS)).where(F.col(_ROWS) > 1)
     return grouped.select((F.col(_ROWS) - 1).alias(_ROWS), _keyed(check, F.col(_ROWS).alias("copies")).alias(_SAMPLE))
 
@@ -143,6 +178,7 @@ def _duplicates(frame: DataFrame, check: Check) -> DataFrame:
 def _orphans(frame: DataFrame, check: Check) -> DataFrame:
     """The keys that the other DataFrame does not have, each with the number of its rows."""
     keys = [column(name) for name in check.needs]
+    frame = frame.where(check.where) if check.where else frame
     mine = frame.dropna(subset=[f"`{name}`" for name in check.needs]).groupBy(*keys).agg(F.count(F.lit(1)).alias(_ROWS))
     theirs = check.target.select(*(column(name).alias(f"__key{place}") for place, name in enumerate(check.target_columns)))
     equal = reduce(Column.__and__, (column(name) == F.col(f"__key{place}") for place, name in enumerate(check.needs)))
@@ -150,11 +186,11 @@ def _orphans(frame: DataFrame, check: Check) -> DataFrame:
     return orphans.select(_ROWS, _keyed(check, F.col(_ROWS).alias("rows")).alias(_SAMPLE))
 
 
-def _shaped(place: int, number: int, broken: DataFrame, sampled: bool) -> DataFrame:
+def _shaped(place: int, number: int, found: DataFrame, sampled: bool) -> DataFrame:
     if sampled:
-        broken = broken.select(F.left(_SAMPLE, F.lit(SAMPLE_CHARACTERS)).alias(_SAMPLE)).limit(SAMPLE_ROWS)
-    value = F.collect_list(_SAMPLE) if sampled else F.sum(_ROWS)
-    return broken.agg(value.alias("value")).select(F.lit(place).alias("place"), F.lit(number).alias("number"), "value")
+        found = found.select(F.left(_SAMPLE, F.lit(SAMPLE_CHARACTERS)).alias(_SAMPLE)).limit(SAMPLE_ROWS)
+    value = F.collect_list(_SAMPLE) if sampled else F.sum(_ROWS).cast("double")
+    return found.agg(value.alias("value")).select(F.lit(place).alias("place"), F.lit(number).alias("number"), "value")
 
 
 def _keyed(check: Check, more: Column) -> Column:

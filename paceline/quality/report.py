@@ -6,28 +6,42 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from paceline.authoring import running
+from paceline.authoring.asset import TABLE
 from paceline.exceptions import FailTask, XComError
+from paceline.quality import history
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One check of a DataFrame. It passes if at most `tolerate` rows break its promise."""
+    """One check. It passes if at most `tolerate` rows break its promise, or this share of them if it is below 1."""
 
     promise: str
-    kind: Literal["columns", "rows", "row", "unique", "foreign_key"]
+    kind: Literal["columns", "rows", "row", "unique", "foreign_key", "measure"]
     #: The columns that it needs.
     needs: tuple[str, ...] = ()
-    tolerate: int = 0
+    tolerate: float = 0
     warn: bool = False
+    #: A SQL condition: only rows for which it is true are examined.
+    where: str = ""
     #: kind "columns": types by name, and whether there may be others.
     types: Mapping[str, str | None] = field(default_factory=dict)
     exact: bool = False
-    #: kind "rows": bounds; kind "row": the condition of a row that breaks it; kind "foreign_key": the other DataFrame.
+    #: kind "rows": bounds; kind "row": what breaks it, as a word and its arguments; kind "foreign_key": the other DataFrame.
     least: int | None = None
     most: int | None = None
-    broken_if: Any = None
+    broken: tuple[Any, ...] = ()
     target: Any = None
     target_columns: tuple[str, ...] = ()
+    #: kind "measure": "rows", "mean", "nulls" (a share) or "newest" (seconds since 1970), the greatest change from earlier
+    #: runs as a share, and the greatest age in seconds.
+    measure: str = ""
+    change: float = 0.0
+    within_s: float = 0.0
+
+    @property
+    def is_share(self) -> bool:
+        """Whether `tolerate` is a share of the rows."""
+        return isinstance(self.tolerate, float) and 0 < self.tolerate < 1
 
 
 #: Not below paceline, whose records a worker writes to its own log.
@@ -43,7 +57,7 @@ class Result:
 
     `frame` is the name of the DataFrame, and `promise` what was checked, in words. `status` is passed, warned or failed;
     `failing` is the number of rows that break the check, of which `tolerated` are allowed, and `sample` has some of these rows as
-    dicts (as text if they are long). `note` is a remark on the check.
+    dicts (as text if they are long). `note` is a remark on the check; `value` is what a check measured for later runs.
     """
 
     frame: str
@@ -53,11 +67,13 @@ class Result:
     tolerated: int = 0
     note: str = ""
     sample: tuple[Any, ...] = ()
+    value: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The result as it is stored in the XCom."""
         names = ("frame", "promise", "status", "failing", "tolerated", "note")
-        return {name: getattr(self, name) for name in names} | {"sample": list(self.sample)}
+        measured = {} if self.value is None else {"value": self.value}
+        return {name: getattr(self, name) for name in names} | {"sample": list(self.sample)} | measured
 
     def __str__(self) -> str:
         where = f"{self.frame}: " if self.frame else ""
@@ -99,20 +115,29 @@ class ExpectationError(FailTask):
         super().__init__(f"{count} of {len(report.results)} checks failed:\n{Report(report.failed)}")
 
 
+def context() -> Mapping[str, Any] | None:
+    """The context of the running task; None in a test or a notebook."""
+    try:
+        values: Mapping[str, Any] = running.get_current_context()
+    except Exception:
+        return None
+    return values
+
+
 def finish(report: Report, *, fail: bool) -> Report:
     """Store the report as an XCom of the running task, and log the checks that did not pass; ExpectationError if one failed."""
-    try:
-        values: Mapping[str, Any] | None = running.get_current_context()
-    except Exception:  # no running task: a test, or a notebook
-        values = None
+    values = context()
     if values is not None:
         _keep(report, values["ti"])
+        _show(report, values.get("outlet_events"))
     logged = {"warned"} if fail else {"warned", "failed"}
     others = Report(tuple(result for result in report.results if result.status in logged))
     if others.results:
         log.warning("Checks that did not pass:\n%s", others)
     if fail and report.failed:
         raise ExpectationError(report)
+    if values is not None and report.passed:
+        history.keep(report, values["ti"])
     return report
 
 
@@ -124,3 +149,15 @@ def _keep(report: Report, ti: Any) -> None:
         ti.xcom_push(KEY, [*earlier, *results])
     except XComError:
         ti.xcom_push(KEY, [*earlier, *(result | {"sample": []} for result in results)])
+
+
+def _show(report: Report, events: Any) -> None:
+    """Add the results to the event of each table that the task updates."""
+    for asset, event in (events or {}).items():
+        own = [result for result in report.results if TABLE + result.frame == asset.uri]
+        if own:
+            known = event.extra.get("checks", {"passed": 0, "warned": []})
+            event.extra["checks"] = {
+                "passed": known["passed"] + sum(result.status == "passed" for result in own),
+                "warned": [*known["warned"], *(str(result) for result in own if result.status == "warned")],
+            }

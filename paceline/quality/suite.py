@@ -1,33 +1,37 @@
-"""Suites of checks of a DataFrame: how they are defined and run."""
+"""Suites of checks of a table or a DataFrame: how they are defined and run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
-from operator import or_
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from paceline.quality import report
+from paceline.authoring.asset import Asset
+from paceline.quality import history, report
 from paceline.quality.report import Check, Report, Result
+from paceline.tables import writes
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from paceline.quality.backends import Backend
 
 #: Other names of Spark types, with the name in `df.dtypes`.
 _ALIASES = {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint", "bool": "boolean", "str": "string"}
 
 
 class Suite:
-    """The checks of one DataFrame, `frame`. Each method adds a check and returns the suite. `name` precedes them in the report.
+    """The checks of one table or DataFrame, `frame`. Each method adds a check and returns the suite.
 
-    `tolerate` is the number of rows that may break the check. `warn=True` logs a warning instead of failing. A check with
-    arguments that could never find a broken row is a ValueError.
+    `name` precedes them in the report. `tolerate` is the number of rows that may break the check, or a share of them such as
+    0.01. `where` is a SQL condition: only rows for which it is true are examined. `warn=True` logs a warning instead of failing.
+    A check with arguments that could never find a broken row is a ValueError.
     """
 
-    def __init__(self, frame: DataFrame, name: str = "") -> None:
-        self.frame = frame
-        self.name = name
+    def __init__(self, frame: Any, name: str = "") -> None:
+        is_table = isinstance(frame, str | Asset)
+        self.frame = writes.name_of(frame) if is_table else frame
+        self.name = name or (self.frame if is_table else "")
         self.checks: list[Check] = []
 
     def columns(self, types: Mapping[str, str | None] | Sequence[str], *, exact: bool = False, warn: bool = False) -> Self:
@@ -38,7 +42,7 @@ class Suite:
         shown = ", ".join(name if kind is None else f"{name} {kind}" for name, kind in wanted.items())
         return self._add(promise=f"has the columns {shown}", kind="columns", types=wanted, exact=exact, warn=warn)
 
-    def rows(self, least: int | None = None, most: int | None = None, *, warn: bool = False) -> Self:
+    def rows(self, least: int | None = None, most: int | None = None, *, where: str = "", warn: bool = False) -> Self:
         """The number of rows is from `least` to `most`, both included; ValueError without either. `rows(7, 7)` is exactly 7."""
         if least is None and most is None:
             raise ValueError("rows() needs a least number of rows, a greatest one, or both.")
@@ -50,26 +54,27 @@ class Suite:
             promise = f"has at least {least:,} rows"
         else:
             promise = f"has {least:,} rows" if least == most else f"has {least:,} to {most:,} rows"
-        return self._add(promise=promise, kind="rows", least=least, most=most, warn=warn)
+        return self._add(promise=promise, kind="rows", least=least, most=most, where=where, warn=warn)
 
-    def not_null(self, *columns: str, tolerate: int = 0, warn: bool = False) -> Self:
-        """None of these columns is null in any row."""
-        broken = reduce(or_, (_col(name).isNull() for name in _names("not_null", columns, least=1)))
-        return self._row(f"({', '.join(columns)}) is never null", columns, broken, tolerate, warn)
+    def not_null(self, *columns: str, where: str = "", tolerate: float = 0, warn: bool = False) -> Self:
+        """None of these columns is null in any row. With `tolerate=0.05`, at most 5 percent of the rows have a null."""
+        names = _names("not_null", columns, least=1)
+        return self._row(f"({', '.join(names)}) is never null", names, ("null",), where=where, tolerate=tolerate, warn=warn)
 
-    def between(self, column: str, low: Any, high: Any, *, tolerate: int = 0, warn: bool = False) -> Self:
+    def between(self, column: str, low: Any, high: Any, *, where: str = "", tolerate: float = 0, warn: bool = False) -> Self:
         """The values of the column that are not null are from `low` to `high`, both included; None is no bound."""
         if low is None and high is None:
             raise ValueError("between() needs a lowest value, a highest one, or both.")
-        col = _col(column)
         promise = f"{column} is between {low} and {high}"
         if low is None:
-            return self._row(f"{column} is at most {high}", (column,), col > high, tolerate, warn)
-        if high is None:
-            return self._row(f"{column} is at least {low}", (column,), col < low, tolerate, warn)
-        return self._row(promise, (column,), ~col.between(low, high), tolerate, warn)
+            promise = f"{column} is at most {high}"
+        elif high is None:
+            promise = f"{column} is at least {low}"
+        return self._row(promise, (column,), ("between", low, high), where=where, tolerate=tolerate, warn=warn)
 
-    def accepted_values(self, column: str, values: Sequence[Any], *, tolerate: int = 0, warn: bool = False) -> Self:
+    def accepted_values(
+        self, column: str, values: Sequence[Any], *, where: str = "", tolerate: float = 0, warn: bool = False
+    ) -> Self:
         """The values of the column that are not null are among `values`. None in `values` changes nothing."""
         if isinstance(values, str | bytes):
             raise ValueError(f"accepted_values() takes a list of values, not the text {values!r}: write [{values!r}].")
@@ -78,93 +83,187 @@ class Suite:
         if not accepted:
             raise ValueError("accepted_values() needs at least one value that is not None.")
         shown = ", ".join(map(str, accepted[:10])) + (", ..." if len(accepted) > 10 else "")
-        return self._row(f"{column} is one of {shown}", (column,), ~_col(column).isin(accepted), tolerate, warn)
+        return self._row(f"{column} is one of {shown}", (column,), ("values", *accepted), where=where, tolerate=tolerate, warn=warn)
 
-    def matches(self, column: str, pattern: str, *, tolerate: int = 0, warn: bool = False) -> Self:
-        """The values of the column that are not null contain a match of the (Java) regular expression.
+    def matches(self, column: str, pattern: str, *, where: str = "", tolerate: float = 0, warn: bool = False) -> Self:
+        """The values of the column that are not null contain a match of the regular expression: of Java in Spark, else of RE2.
 
         Use ^ and $ to match the whole value.
         """
-        return self._row(f"{column} matches {pattern}", (column,), ~_col(column).rlike(pattern), tolerate, warn)
+        return self._row(f"{column} matches {pattern}", (column,), ("matches", pattern), where=where, tolerate=tolerate, warn=warn)
 
-    def satisfies(self, condition: str, promise: str = "", *, tolerate: int = 0, warn: bool = False) -> Self:
+    def satisfies(self, condition: str, promise: str = "", *, where: str = "", tolerate: float = 0, warn: bool = False) -> Self:
         """The SQL condition is true or null in every row; `promise` describes it in the report."""
-        from paceline.quality import query
+        return self._row(promise or condition, (), ("sql", condition), where=where, tolerate=tolerate, warn=warn)
 
-        return self._row(promise or condition, (), ~query.condition(condition), tolerate, warn)
-
-    def unique(self, *columns: str, tolerate: int = 0, warn: bool = False) -> Self:
+    def unique(self, *columns: str, where: str = "", tolerate: float = 0, warn: bool = False) -> Self:
         """No two rows have the same values in these columns; nulls are equal. Rows beyond the first of a key break it."""
         promise = f"({', '.join(_names('unique', columns, least=1))}) is unique"
-        return self._add(promise=promise, kind="unique", needs=columns, tolerate=tolerate, warn=warn)
+        return self._add(promise=promise, kind="unique", needs=columns, where=where, tolerate=tolerate, warn=warn)
 
     def foreign_key(
-        self, columns: str | Sequence[str], target: DataFrame, target_columns: str | Sequence[str] | None = None,
-        *, name: str = "", tolerate: int = 0, warn: bool = False,
+        self, columns: str | Sequence[str], target: Any, target_columns: str | Sequence[str] | None = None,
+        *, name: str = "", where: str = "", tolerate: float = 0, warn: bool = False,
     ) -> Self:  # fmt: skip
         """The values of these columns, in rows where none is null, exist in `target`; `name` names it in the report."""
         here = (columns,) if isinstance(columns, str) else tuple(columns)
         there = here if target_columns is None else (target_columns,) if isinstance(target_columns, str) else tuple(target_columns)
         if not here or len(here) != len(there):
             raise ValueError(f"foreign_key() compares {len(here)} columns with {len(there)}; name equally many on both sides.")
+        name = name or (target if isinstance(target, str) else "")
         promise = f"{', '.join(here)} is found in {name or ', '.join(there)}"
         return self._add(
-            promise=promise, kind="foreign_key", needs=here, target=target, target_columns=there, tolerate=tolerate, warn=warn
+            promise=promise, kind="foreign_key", needs=here, target=target, target_columns=there, where=where, tolerate=tolerate,
+            warn=warn,
+        )  # fmt: skip
+
+    def fresh(self, column: str, within: timedelta | float, *, where: str = "", warn: bool = False) -> Self:
+        """The newest date or time in the column is at most `within` old, a timedelta or hours."""
+        age = within if isinstance(within, timedelta) else timedelta(hours=within)
+        promise = f"{column} is at most {age} old"
+        return self._add(
+            promise=promise, kind="measure", needs=(column,), measure="newest", within_s=age.total_seconds(), where=where, warn=warn
         )
 
+    def stable(
+        self, measure: str = "rows", column: str | None = None, *, change: float = 0.5, where: str = "", warn: bool = False
+    ) -> Self:
+        """A measure differs by at most the share `change` from its median in up to 15 earlier runs; without one, it passes.
+
+        `measure` is "rows" (their number), "mean" (of a column), or "nulls" (the share of nulls in a column, of which `change` is
+        the greatest difference). What a run measured counts for later runs if its checks have not failed.
+        """
+        if measure not in {"rows", "mean", "nulls"}:
+            raise ValueError(f"stable() compares rows, mean or nulls, not {measure!r}.")
+        if (column is None) != (measure == "rows"):
+            raise ValueError("stable() needs a column for mean and nulls, and none for rows.")
+        if change <= 0:
+            raise ValueError(f"change is a share such as 0.5, and cannot be {change!r}.")
+        what = {"rows": "the number of rows", "mean": f"the mean of {column}", "nulls": f"the share of nulls in {column}"}[measure]
+        promise = f"{what} changes by at most {change:.0%}"
+        needs = () if column is None else (column,)
+        return self._add(promise=promise, kind="measure", needs=needs, measure=measure, change=change, where=where, warn=warn)
+
+    def read(self, path: str | Path) -> Self:
+        """Add the checks of a YAML file, see docs/how-to/check-tables.md. ValueError with its entry if one is not valid."""
+        from paceline.quality import definition
+
+        definition.add(self, Path(path))
+        return self
+
     def check(self, *, fail: bool = True) -> Report:
-        """Run all checks as one Spark job. ExpectationError, which is not retried, if one fails, unless `fail=False`."""
+        """Run all checks at once. ExpectationError, which is not retried, if one fails, unless `fail=False`."""
         return check(self, fail=fail)
 
-    def _row(self, promise: str, needs: Sequence[str], broken: Column, tolerate: int, warn: bool) -> Self:
-        return self._add(promise=promise, kind="row", needs=tuple(needs), broken_if=broken, tolerate=tolerate, warn=warn)
+    def quarantine(self, table: str | Asset) -> Any:
+        """Append the rows that break a check on single rows to `table`, remove them, and run the checks on the others.
+
+        `table` gets a column `paceline_broken` with the checks that a row breaks, and replaces the rows of earlier tries as
+        `append_once` does. Of a table, the other rows are written in place of all; of a DataFrame, they are returned. All of it
+        appears if the task succeeds, and nothing of it otherwise.
+        """
+        from paceline.quality import quarantine
+
+        return quarantine.split(self, writes.name_of(table))
+
+    def _row(self, promise: str, needs: Sequence[str], broken: tuple[Any, ...], **options: Any) -> Self:
+        return self._add(promise=promise, kind="row", needs=tuple(needs), broken=broken, **options)
 
     def _add(self, **arguments: Any) -> Self:
         tolerate = arguments.get("tolerate", 0)
-        if type(tolerate) is not int or tolerate < 0:
-            raise ValueError(f"tolerate is a number of rows, such as 10, and cannot be {tolerate!r}.")
+        is_share = isinstance(tolerate, float) and 0 < tolerate < 1
+        if not is_share and (type(tolerate) is not int or tolerate < 0):
+            raise ValueError(
+                f"tolerate is a number of rows, such as 10, or a share of them, such as 0.01, and cannot be {tolerate!r}."
+            )
+        if where := arguments.get("where"):
+            arguments["promise"] += f" where {where}"
         self.checks.append(Check(**arguments))
         return self
 
 
-def expect(frame: DataFrame, name: str = "") -> Suite:
-    """Start a suite of checks of the DataFrame `frame`; `name` precedes its checks in the report."""
+def expect(frame: Any, name: str = "") -> Suite:
+    """Start a suite of checks of `frame`: a DataFrame of Spark, pandas, Polars or Arrow, or a table by its name or as an asset.
+
+    A table is checked as the task sees it, with what the task has written and nobody else sees yet. `name` precedes the checks
+    in the report; it is by default that of the table.
+    """
     return Suite(frame, name)
 
 
 def check(*suites: Suite, fail: bool = True) -> Report:
-    """Run the checks of several suites as one Spark job; the report is also the XCom `expectations` of the task.
+    """Run the checks of several suites at once; the report is also the XCom `expectations` of the task.
 
-    If rows break a check, a second job reads some of them; tolerated rows are only counted. A check that Spark cannot compute,
-    such as a comparison of a text with a number, fails with Spark's error. Then each check is a job of its own.
-    ExpectationError with every check that failed, unless `fail=False`. Checks that did not pass without failing the task are
-    logged.
+    In Spark, they are one job. If rows break a check, a second one reads some of them; tolerated rows are only counted. A check
+    that cannot be computed, such as a comparison of a text with a number, fails with the error of the engine. Then each check is
+    a query of its own. ExpectationError with every check that failed, unless `fail=False`. Checks that did not pass without
+    failing the task are logged. A task that raises publishes none of its tables.
     """
-    from paceline.quality import query
+    from paceline.quality import backends
 
-    settled = {(place, number): result for place, suite in enumerate(suites) for number, result in _known(suite).items()}
-    open_checks = [
-        (place, number, suite.frame, each)
+    values = report.context()
+    with backends.opened(suites, values) as by_place:
+        results = list(_results(suites, by_place, values))
+    return report.finish(Report(tuple(results)), fail=fail)
+
+
+def _results(suites: Sequence[Suite], by_place: Mapping[int, Backend], values: Any) -> Iterator[Result]:
+    settled = {
+        (place, number): result
         for place, suite in enumerate(suites)
-        for number, each in enumerate(suite.checks)
-        if (place, number) not in settled
-    ]
-    counted, impossible = query.count(open_checks)
-    results = {
-        (place, number): settled.get((place, number))
-        or _result(suite, each, counted.get((place, number), 0), note=impossible.get((place, number), ""))
-        for place, suite in enumerate(suites)
-        for number, each in enumerate(suite.checks)
+        for number, result in _known(suite, by_place[place].types(place)).items()
     }
-    broken = [each for each in open_checks if results[each[:2]].status != "passed" and results[each[:2]].failing]
-    for key, sample in (query.sample(broken) if broken else {}).items():
-        results[key] = replace(results[key], sample=tuple(sample))
-    return report.finish(Report(tuple(results.values())), fail=fail)
+    measures = {each.measure for suite in suites for each in suite.checks if each.kind == "measure"}
+    earlier = history.of_earlier_runs(values if measures - {"newest"} else None)
+    now = values["ti"].now() if values is not None and "newest" in measures else datetime.now(UTC)
+    found: dict[tuple[int, int], Result] = dict(settled)
+    for backend in dict.fromkeys(by_place.values()):
+        own = [place for place in by_place if by_place[place] is backend]
+        open_checks = [
+            (place, number, backend.frame(place), each)
+            for place in own
+            for number, each in enumerate(suites[place].checks)
+            if (place, number) not in settled
+        ]
+        # The number of all rows, for a share of them.
+        totals = [
+            (place, -1 - number, frame, Check(promise="", kind="rows", where=each.where))
+            for place, number, frame, each in open_checks
+            if each.is_share
+        ]
+        counted, impossible = backend.count([*open_checks, *totals])
+        for place, number, _, each in open_checks:
+            key = (place, number)
+            value, total = counted.get(key), counted.get((place, -1 - number))
+            if each.kind == "measure" and key not in impossible:
+                known = earlier.get(history.name_of(suites[place].name, each.promise), [])
+                found[key] = _of_measure(suites[place], each, value, history.usual(known), now)
+            else:
+                found[key] = _result(suites[place], each, int(value or 0), impossible.get(key, ""), total)
+        broken = [each for each in open_checks if found[each[:2]].status != "passed" and found[each[:2]].failing]
+        for key, rows in (backend.sample(broken) if broken else {}).items():
+            found[key] = replace(found[key], sample=tuple(rows))
+    return (found[place, number] for place, suite in enumerate(suites) for number, _ in enumerate(suite.checks))
 
 
-def _known(suite: Suite) -> dict[int, Result]:
+def _of_measure(suite: Suite, of: Check, value: float | None, usual: float | None, now: datetime) -> Result:
+    note = ""
+    if value is None:
+        note = "there is no value"
+    elif of.measure == "newest":
+        age = now.timestamp() - value
+        newest = datetime.fromtimestamp(value, UTC)
+        note = f"the newest is of {newest:%Y-%m-%d %H:%M:%S} UTC" if age > of.within_s else ""
+    elif usual is not None:
+        change = abs(value - usual) if of.measure == "nulls" else abs(value - usual) / abs(usual) if usual else abs(value)
+        note = f"it is {value:,.6g}, and was usually {usual:,.6g}" if change > of.change else ""
+    kept = None if of.measure == "newest" else value
+    status = "passed" if not note else "warned" if of.warn else "failed"
+    return Result(frame=suite.name, promise=of.promise, status=status, note=note, value=kept)  # type: ignore[arg-type]
+
+
+def _known(suite: Suite, types: Mapping[str, str]) -> dict[int, Result]:
     """The results that the schema alone decides: checks of columns, and checks whose columns are missing."""
-    types = dict(suite.frame.dtypes)
     known: dict[int, Result] = {}
     for number, each in enumerate(suite.checks):
         if each.kind == "columns":
@@ -187,17 +286,18 @@ def wrong_columns(types: Mapping[str, str], wanted: Mapping[str, str | None], *,
     return ", ".join(wrong)
 
 
-def _result(suite: Suite, of: Check, failing: int, note: str = "") -> Result:
+def _result(suite: Suite, of: Check, failing: int, note: str = "", total: float | None = None) -> Result:
     if of.kind == "rows" and not note:
         note = f"it has {failing:,}" if not (of.least or 0) <= failing <= (failing if of.most is None else of.most) else ""
         failing = 0
+    tolerated = int(of.tolerate * (total or 0)) if of.is_share else int(of.tolerate)
     return Result(
         frame=suite.name,
         promise=of.promise,
         failing=failing,
-        tolerated=of.tolerate,
+        tolerated=tolerated,
         note=note,
-        status="passed" if not note and failing <= of.tolerate else "warned" if of.warn else "failed",
+        status="passed" if not note and failing <= tolerated else "warned" if of.warn else "failed",
     )
 
 
@@ -208,9 +308,3 @@ def _names(method: str, columns: Sequence[str], *, least: int = 0) -> Sequence[s
     if len(columns) < least:
         raise ValueError(f"{method}() needs at least one column.")
     return columns
-
-
-def _col(name: str) -> Column:
-    from paceline.quality import query
-
-    return query.column(name)

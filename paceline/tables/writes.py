@@ -121,7 +121,9 @@ class FrameWriter:
         import pyarrow as pa
         from pyiceberg.types import LongType
 
-        marked = self.rows.append_column(SOURCE, pa.array([source] * self.rows.num_rows, pa.int64()))
+        # Rows of such a table have those of their own writers.
+        rows = self.rows.drop_columns([SOURCE]) if SOURCE in self.rows.column_names else self.rows
+        marked = rows.append_column(SOURCE, pa.array([source] * rows.num_rows, pa.int64()))
         table = self._table(marked)
         with table.transaction() as change:
             if SOURCE not in table.schema().column_names:

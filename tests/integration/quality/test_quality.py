@@ -182,7 +182,7 @@ def test_a_failure_names_its_checks_with_rows_and_is_kept_with_the_task(
         lambda suite: suite.accepted_values("country", "DE"),
         lambda suite: suite.foreign_key((), suite.frame),
         *(
-            lambda suite, wrong=wrong: suite.not_null("id", tolerate=wrong) for wrong in (0.5, -1, True, "1", None)
+            lambda suite, wrong=wrong: suite.not_null("id", tolerate=wrong) for wrong in (1.5, -1, True, "1", None)
         ),
     ],
 )  # fmt: skip
@@ -230,3 +230,18 @@ def test_an_error_of_the_dataframe_itself_is_no_result_of_a_check(people: "DataF
 
     with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
         expect(broken).not_null("share").rows(1).check(fail=False)
+
+
+def test_shares_conditions_and_measures_are_in_the_one_job(spark: "SparkSession", people: "DataFrame") -> None:
+    suite = (
+        expect(people, "people").not_null("country", tolerate=0.25).not_null("name", where="id = 2").rows(2, 2, where="id = 2")
+        .unique("id", where="name <> 'cy'").stable().stable("nulls", "country").stable("mean", "id")
+    )  # fmt: skip
+    report, count = jobs(spark, suite.check, "shares")
+
+    assert count == 1
+    assert [(result.status, result.failing, result.tolerated) for result in report.results[:4]] == [
+        ("passed", 1, 1), ("passed", 0, 0), ("passed", 0, 0), ("passed", 0, 0),
+    ]  # fmt: skip
+    assert [result.value for result in report.results[4:]] == [4, 0.25, 2]
+    assert expect(people).not_null("country", tolerate=0.2).check(fail=False).results[0].status == "failed"

@@ -34,11 +34,12 @@ def in_task(catalog: SqlCatalog) -> InTask:
         run_id: str = "r1",
         map_index: int = -1,
         xcoms: dict[str, Any] | None = None,
+        now: datetime | None = None,
     ) -> AbstractContextManager[dict[str, Any]]:
         start = start or datetime(2026, 1, 2, tzinfo=UTC)
         pushed = {} if xcoms is None else xcoms
         ti = SimpleNamespace(
-            dag_id="shop", run_id=run_id, task_id="load", map_index=map_index, catalog=catalog,
+            dag_id="shop", run_id=run_id, task_id="load", map_index=map_index, catalog=catalog, now=lambda: now,
             xcom_push=pushed.__setitem__, xcom_pull=lambda *_, key, default=None, **__: pushed.get(key, default),
         )  # fmt: skip
         return execution.current({

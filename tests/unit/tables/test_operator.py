@@ -9,6 +9,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from paceline import DAG, Asset, task
 from paceline.exceptions import DagError, PacelineError
 from paceline.operators import SQLExecuteQueryOperator
+from paceline.quality import ExpectationError, expect
 from scheduler.serialized import authored
 from scheduler.settings import Core, Scheduler
 from tests.unit.tables.conftest import InTask
@@ -98,6 +99,7 @@ def test_an_error_in_a_file_has_its_name_and_line(tmp_path: Path) -> None:
         ({"sql": "select 1", "conn_id": "x", "edges": True}, "leave them out with conn_id"),
         ({"sql": "select 1", "parameters": [1]}, "parameters must be a dict"),
         ({"sql": ""}, "sql must be statements"),
+        ({"sql": "select 1", "checks": ["x"]}, "checks takes suites"),
         ({"sql": "selec 1", "conn_id": "x", "dialect": "postgres"}, "at 'selec 1'"),
     ],
 )
@@ -169,3 +171,12 @@ def test_an_insert_is_stored_as_write_says(catalog: SqlCatalog, in_task: InTask)
 def test_sql_that_is_not_text_is_refused(in_task: InTask) -> None:
     with in_task() as values, pytest.raises(PacelineError, match="non-empty str"):
         operator(sql="select 1").run("", values)
+
+
+def test_checks_run_after_the_sql(catalog: SqlCatalog, in_task: InTask) -> None:
+    text = "create or replace table sales.x as select {{ n }} as n"
+    one = operator(sql=text, checks=[expect("sales.x").rows(1), expect("sales.x").between("n", 1, None)])
+    with in_task() as values:
+        ran(one, values | {"n": 1})
+        with pytest.raises(ExpectationError, match=r"sales\.x: n is at least 1 - broken by 1 row"):
+            ran(one, values | {"n": 0})
