@@ -24,7 +24,7 @@ RUN mkdir paceline scheduler workers dags && touch README.md \
  && chmod 0711 /opt/venv/bin/python* \
  && PATH=/opt/venv/bin:$PATH \
  && pip install --no-cache-dir --constraint constraints.txt pip \
- && pip install --no-cache-dir --constraint constraints.txt --build-constraint constraints.txt '.[web,flower]'
+ && pip install --no-cache-dir --constraint constraints.txt --build-constraint constraints.txt '.[web,flower,requirements]'
 
 FROM slim-packages AS environment
 RUN PATH=/opt/venv/bin:$PATH \

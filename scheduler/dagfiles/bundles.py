@@ -3,10 +3,14 @@
 A version with an error in any of its files is refused, and the live one stays.
 """
 
+import contextlib
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
 from pathlib import Path
 
 from sqlalchemy import Engine
@@ -17,6 +21,7 @@ from scheduler.dagfiles import problem, watch
 from scheduler.dagfiles.answers import Answer
 from scheduler.dagfiles.bundle_cache import BundleCache
 from scheduler.dagfiles.dag_check import DagCheck, MalformedDagError
+from scheduler.dagfiles.environments import Environments, RequirementsError
 from scheduler.dagfiles.parser import Parser
 from scheduler.dagfiles.sources import Sources
 from scheduler.dagfiles.supervise import AWAY, STOP_S, stored_dag
@@ -43,12 +48,12 @@ STOP_POLL_S = 0.05
 NO_DAG_FILES = "The bundle has no DAG file: name the folder with the DAG files."
 
 
-def parse_folder(parser: Parser, folder: Path, settings: Settings) -> Iterator[list[Answer]]:
-    """Parse all DAG files of a folder. Yields the answers that arrive, at least every ANSWER_S seconds."""
+def parse_folder(parser: Parser, folder: Path, settings: Settings, python: str = sys.executable) -> Iterator[list[Answer]]:
+    """Parse all DAG files of a folder with this Python. Yields the answers that arrive, at least every ANSWER_S seconds."""
     waiting = watch.dag_files(folder, settings.core.dag_ignore_file_syntax) or []
     left = len(waiting)
     waiting.reverse()
-    parser.use(folder)
+    parser.use(folder, python)
     while left:
         free = settings.scheduler.parsing_processes - parser.busy
         parser.submit([waiting.pop() for _ in range(min(free, len(waiting)))])
@@ -83,6 +88,8 @@ class BundleManager:
         self._wakeups = wakeups
         self._own_wakeups = own_wakeups
         self._parser = Parser(settings)
+        self._environments = Environments.of(settings)
+        self._renew_at = 0.0
         self._check = DagCheck()
         self._sources = Sources(engine, settings, self._published)
         self._stopping = threading.Event()
@@ -142,6 +149,8 @@ class BundleManager:
             return self._refuse(claimed, "", Problem.make(str(error)))
         try:
             answers = self._answers(claimed, folder)
+        except RequirementsError as error:
+            return self._refuse(claimed, "requirements.txt", Problem.make(str(error)))
         finally:
             self._folders.release(claimed.id)
             if self._parser.busy:  # the database is away, another scheduler has the version, or this one stops
@@ -161,19 +170,29 @@ class BundleManager:
     def _answers(self, claimed: ClaimedVersion, folder: Path) -> list[Answer] | None:
         """Parse all DAG files of a version. None if another scheduler has it meanwhile, or this one stops."""
         answers: list[Answer] = []
-        renew_at = time.monotonic() + RENEW_S
-        for some in parse_folder(self._parser, folder, self._settings):
+        self._renew_at = time.monotonic() + RENEW_S
+        python: Future[str] = Future()
+        threading.Thread(target=lambda: _settle(python, self._environments, folder), name="requirements", daemon=True).start()
+        while not python.done():
+            with contextlib.suppress(NotYet):
+                python.exception(ANSWER_S)
+            if not self._keeps(claimed):
+                return None
+        for some in parse_folder(self._parser, folder, self._settings, python.result()):
             answers += some
-            self._iterations.ran()
-            lost = self._stopping.is_set()
-            if not lost and time.monotonic() >= renew_at:
-                renew_at = time.monotonic() + RENEW_S
-                lost = not transact(
-                    self._engine, bundle_versions.renew, claimed.id, claimed_by=self._scheduler_id(), lease_s=LEASE_S
-                )
-            if lost:
+            if not self._keeps(claimed):
                 return None
         return answers
+
+    def _keeps(self, claimed: ClaimedVersion) -> bool:
+        """Renew the claim if it is time. False if another scheduler has the version, or this one stops."""
+        self._iterations.ran()
+        if self._stopping.is_set():
+            return False
+        if time.monotonic() < self._renew_at:
+            return True
+        self._renew_at = time.monotonic() + RENEW_S
+        return transact(self._engine, bundle_versions.renew, claimed.id, claimed_by=self._scheduler_id(), lease_s=LEASE_S)
 
     def _parsed(self, answer: Answer) -> ParsedBundleFile:
         try:
@@ -230,3 +249,10 @@ class BundleManager:
             self._stopping.wait(poll_s)
         if not self._stopping.is_set():
             self._rests = False
+
+
+def _settle(python: Future[str], environments: Environments, folder: Path) -> None:
+    try:
+        python.set_result(environments.python(folder))
+    except BaseException as error:
+        python.set_exception(error)

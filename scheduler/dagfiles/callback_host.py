@@ -6,6 +6,7 @@ process is killed, and the call fails.
 
 import contextlib
 import json
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -44,14 +45,18 @@ class CallbackHost:
         """`read` answers what callbacks read: {"value": ...} or {"error": ...}."""
         self._settings = settings
         self._read = read
+        self._python = sys.executable
         self._process: Piped | None = None
         self._received = pipes.LineReader(MAX_CALL_ANSWER_BYTES)
 
-    def open(self, file: str, log: str, folder: Path | None = None) -> str | None:
-        """Load a DAG file of a folder, by default the DAGs folder, in a new child. Returns the error, or None.
+    def open(self, file: str, log: str, folder: Path | None = None, python: str = sys.executable) -> str | None:
+        """Load a DAG file of a folder, by default the DAGs folder, in a new child of a process with this Python.
 
-        ChildEnded if the file terminated the child.
+        Returns the error, or None. ChildEnded if the file terminated the child.
         """
+        if python != self._python:
+            self.kill()
+            self._python = python
         limits = self._settings.scheduler
         opened = self._ask(
             {
@@ -126,7 +131,7 @@ class CallbackHost:
             self.kill()
         if not fresh:
             raise ChildEnded("its process ended before it was called", timed_out=False)
-        self._process = Piped("scheduler.dagfiles.callbacks", environment(self._settings))
+        self._process = Piped("scheduler.dagfiles.callbacks", environment(self._settings), self._python)
         self._received.clear()
         return self._process
 

@@ -26,6 +26,8 @@ MODULE_PREFIX = "_paceline_dag_file_"
 #: The folders of installed code, and of Paceline.
 INSTALLED = tuple(
     {f"{prefix}/" for prefix in (sys.prefix, sys.base_prefix)}
+    # In the environment of a bundle, the packages of the worker come after its own.
+    | {f"{place}/" for place in sys.path if place.endswith("site-packages")}
     | {f"{Path(paceline.__file__).parents[1] / name}/" for name in ("paceline", "scheduler", "workers")}
 )
 # Authoring imports no settings and gets them here, because every process that runs user code loads DAG files.

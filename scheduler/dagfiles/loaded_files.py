@@ -30,7 +30,9 @@ OUTSIDE = frozenset((
 ))  # fmt: skip
 #: Folders of installed code and its data.
 CODE = tuple(
-    {f"{os.path.realpath(prefix)}/" for prefix in (sys.prefix, sys.base_prefix)} | {f"{sys.prefix}/", "/usr/share/zoneinfo/"}
+    {f"{os.path.realpath(prefix)}/" for prefix in (sys.prefix, sys.base_prefix)}
+    | {f"{place}/" for place in sys.path if place.endswith("site-packages")}
+    | {f"{sys.prefix}/", "/usr/share/zoneinfo/"}
 )
 CODE_SUFFIXES = (".py", ".pyc", ".so")
 IMPORTER = "<frozen importlib._bootstrap_external>"

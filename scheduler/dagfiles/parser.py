@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -39,6 +40,7 @@ class Parser:
         self._settings = settings
         self._details = details
         self._folder = settings.dags_folder
+        self._python = sys.executable
         self._process: Piped | None = None
         self._received = pipes.LineReader(MAX_LINE_BYTES)
         self._waiting: deque[str] = deque()
@@ -52,9 +54,15 @@ class Parser:
         """The number of submitted files without an answer."""
         return len(self._reading) + len(self._waiting) + len(self._suspects)
 
-    def use(self, folder: Path) -> None:
-        """Parse the next files in this folder instead of the DAGs folder. No file may be busy. Starts the fork server."""
+    def use(self, folder: Path, python: str = sys.executable) -> None:
+        """Parse the next files in this folder instead of the DAGs folder, with this Python. Starts the fork server.
+
+        No file may be busy.
+        """
         assert not self.busy
+        if python != self._python:
+            self.stop()
+            self._python = python
         self._folder = folder
         self._send({"folder": str(folder)})
 
@@ -113,7 +121,7 @@ class Parser:
             process.interrupt()  # collect() detects its end
 
     def _start(self) -> Piped:
-        process = self._process = Piped("scheduler.dagfiles.fork_server", environment(self._settings))
+        process = self._process = Piped("scheduler.dagfiles.fork_server", environment(self._settings), self._python)
         self._received.clear()
         self._send(
             {

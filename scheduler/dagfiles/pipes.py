@@ -122,9 +122,9 @@ class PipeServer:
 class Piped:
     """A running module. In its own session the scheduler alone handles Ctrl-C, and the processes of user code can be found."""
 
-    def __init__(self, module: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, module: str, environment: Mapping[str, str], python: str = sys.executable) -> None:
         self._process = process_tree.start(
-            [sys.executable, "-P", "-m", module],
+            [python, "-P", "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,

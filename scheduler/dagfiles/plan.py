@@ -17,6 +17,7 @@ from scheduler.dagfiles.bundle_cache import BundleCache, StoredContents
 from scheduler.dagfiles.bundle_files import read_folder
 from scheduler.dagfiles.bundles import NO_DAG_FILES, parse_folder
 from scheduler.dagfiles.dag_check import DagCheck, MalformedDagError
+from scheduler.dagfiles.environments import Environments, RequirementsError
 from scheduler.dagfiles.parser import Parser
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.difference import Details, Difference, difference
@@ -107,15 +108,16 @@ def plan(engine: Engine, settings: Settings, folder: Path, bundle: str, days: in
     with tempfile.TemporaryDirectory(prefix="paceline-plan-") as name:
         place = Path(name)
         cache = BundleCache(place / "live", StoredContents.over(functools.partial(transact, engine)), keep=1)
+        environments = Environments.of(settings)
         try:
             # Only what would be deployed.
-            after = _parsed(parser, _written(place / "new", files), settings)
+            after = _parsed(parser, _written(place / "new", files), settings, environments)
             if not after.dags and not after.problems:
                 after.problems.append(Problem("", None, NO_DAG_FILES))
             before, old_files = _Side({}, {}, []), dict[str, bytes]()
             if live.version_id is not None:
                 path = cache.path(live.version_id)
-                before, old_files = _parsed(parser, path, settings), _contents(path)
+                before, old_files = _parsed(parser, path, settings, environments), _contents(path)
         finally:
             parser.stop()
             if live.version_id is not None:
@@ -232,9 +234,14 @@ def _missing(connection: Connection, settings: Settings, after: _Side) -> Needs:
     )
 
 
-def _parsed(parser: Parser, folder: Path, settings: Settings) -> _Side:
+def _parsed(parser: Parser, folder: Path, settings: Settings, environments: Environments) -> _Side:
     side, check = _Side({}, {}, []), DagCheck()
-    for answer in sorted(itertools.chain(*parse_folder(parser, folder, settings)), key=lambda answer: answer.file):
+    try:
+        python = environments.python(folder)
+    except RequirementsError as error:
+        side.problems.append(Problem("requirements.txt", None, str(error)))
+        return side
+    for answer in sorted(itertools.chain(*parse_folder(parser, folder, settings, python)), key=lambda answer: answer.file):
         _add(side, answer, check)
     return side
 

@@ -3,6 +3,7 @@
 import logging
 import smtplib
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from tenacity import stop_when_event_set
 from paceline.exceptions import PacelineError
 from scheduler.dagfiles.bundle_cache import BundleCache
 from scheduler.dagfiles.callback_host import CallbackHost, ChildEnded
+from scheduler.dagfiles.environments import Environments
 from scheduler.process import fault_points, measures
 from scheduler.settings import Settings, log_paths
 from scheduler.settings.sections import Smtp
@@ -65,6 +67,7 @@ class Delivery:
     host: CallbackHost
     stop: threading.Event
     cache: BundleCache
+    environments: Environments
 
     @property
     def call_lease_s(self) -> float:
@@ -216,6 +219,7 @@ class _LoadedFile:
 
     def __init__(self, delivery: Delivery, version: int | None, file: str) -> None:
         self._host, self._cache, self._folder = delivery.host, delivery.cache, delivery.settings.dags_folder
+        self._environments = delivery.environments
         self._version = version
         self._file = file
         self._is_open = False
@@ -226,9 +230,11 @@ class _LoadedFile:
         if self._is_open or self._problem is not None:
             return self._problem
         try:
+            python = sys.executable
             if self._version is not None:
                 self._folder = self._cache.path(self._version)
-            problem = self._host.open(self._file, log_path, self._folder)
+                python = self._environments.python(self._folder)
+            problem = self._host.open(self._file, log_path, self._folder, python)
             self._is_open = True
         except ChildEnded as ended:
             problem = f"while it was loaded, {ended}"

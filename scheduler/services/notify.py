@@ -21,6 +21,7 @@ from paceline.exceptions import NotFoundError, PacelineError
 from scheduler.dagfiles.answers import Wanted
 from scheduler.dagfiles.bundle_cache import BundleCache, StoredContents
 from scheduler.dagfiles.callback_host import CallbackHost
+from scheduler.dagfiles.environments import Environments
 from scheduler.process.health import VitalThread
 from scheduler.services.delivery import Batch, Delivery, until_answered
 from scheduler.services.service import AT_ONCE, Result, Service
@@ -122,7 +123,10 @@ class Notify(Service):
     def _delivery(self) -> Delivery:
         host = CallbackHost(self._settings, CallbackReads(self._engine, self._settings))
         cache = BundleCache.of(self._settings, StoredContents.over(until_answered(self._engine, self._stop)))
-        return Delivery(engine=self._engine, settings=self._settings, host=host, stop=self._stop, cache=cache)
+        return Delivery(
+            engine=self._engine, settings=self._settings, host=host, stop=self._stop, cache=cache,
+            environments=Environments.of(self._settings),
+        )  # fmt: skip
 
 
 class _Worker:

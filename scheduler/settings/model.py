@@ -29,7 +29,9 @@ SECRET_KEYS = frozenset(
 )
 #: Sections and keys that must be equal in all processes, so that they decide alike: limits, defaults of DAGs, and timeouts after
 #: which a process is declared lost. Paths, addresses and settings that affect only their own process may differ.
-MUST_AGREE = ("core", "retention", "bundles.sources", "tables", "worker.heartbeat_timeout", "waiter.heartbeat_timeout", *(
+MUST_AGREE = (
+    "core", "retention", "bundles.sources", "bundles.install_requirements", "tables",
+    "worker.heartbeat_timeout", "waiter.heartbeat_timeout", *(
     f"scheduler.{name}" for name in (
     "scheduler_health_check_threshold", "catchup_by_default", "create_cron_data_intervals", "create_delta_data_intervals",
     "schedule_after_task_execution", "max_tis_per_query", "pool_reservation", "priority_aging", "prefetch_window",

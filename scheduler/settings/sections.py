@@ -189,6 +189,12 @@ class Bundles(Section):
     """Whether runs execute the DAGs folder as it was when their DAG was parsed. Its versions are in the bundle dags-folder."""
     keep_versions: Count = 20
     """Bundle versions that stay below <home>/bundles of a machine, those that were needed last. Those in use always stay."""
+    install_requirements: bool = False
+    """Whether schedulers and workers install the requirements.txt of a bundle, by uv, for its DAG files and tasks."""
+    install_timeout: Seconds = 600
+    """Seconds that uv may take to install the requirements of a bundle."""
+    keep_environments: Count = 5
+    """Environments with installed requirements that stay below <home>/environments of a machine. Those in use always stay."""
     sources: BundleSources = ""
     """Sources of bundles: name=git+https://host/repository.git#ref=main&folder=dags, or name=s3://bucket/folder or an archive."""
     poll_interval: Seconds = 30

@@ -21,6 +21,7 @@ from sqlalchemy import Engine
 
 from scheduler.dagfiles import load
 from scheduler.dagfiles.bundle_cache import BundleCache, StoredContents
+from scheduler.dagfiles.environments import Environments
 from scheduler.dagfiles.loaded_versions import LoadedVersions
 from scheduler.messaging.publisher import TASK_NAME, Publisher, celery_app, consumed_queues
 from scheduler.messaging.wakeups import Wakeups
@@ -42,6 +43,7 @@ from workers.supervision.slots import InPlaceEvents, InPlaceSeries
 from workers.supervision.task_killer import TaskKiller
 from workers.supervision.task_stopper import TaskStopper
 from workers.task import execute
+from workers.task.elsewhere import Elsewhere
 from workers.task.execute import TryRunner
 from workers.task.follow import DatabaseStore, Follower
 from workers.task.report_lock import ReportLock
@@ -274,6 +276,7 @@ def _try_runner(settings: Settings, running_tasks: RunningTasks, events: InPlace
     store = DatabaseStore(settings, hot, follower, lock=lock)
     contents = StoredContents(lambda work: store.patient(lambda: work(hot)))
     cache = BundleCache.of(settings, contents)
+    elsewhere = Elsewhere(settings, place, cache, Environments.of(settings)) if settings.bundles.install_requirements else None
     return TryRunner(
         settings=settings,
         logs_folder=settings.logs_folder,
@@ -288,6 +291,7 @@ def _try_runner(settings: Settings, running_tasks: RunningTasks, events: InPlace
         series=InPlaceSeries(
             slot, seconds=settings.worker.in_place_seconds, max_tasks=settings.worker.max_tasks_per_child, events=events
         ),
+        elsewhere=elsewhere,
     )
 
 

@@ -30,6 +30,17 @@ def take_environment() -> None:
     running.environment = ChainMap(_taken, os.environ)
 
 
+def taken() -> Mapping[str, str]:
+    """What `take_environment` has moved, for another process of this worker."""
+    return _taken
+
+
+def give(stored: Mapping[str, str]) -> None:
+    """Serve what another process of this worker has taken."""
+    _taken.update(stored)
+    take_environment()
+
+
 @dataclass(eq=False, repr=False)
 class EnvironmentBackend:
     """Serves variables and connections from the environment only."""

@@ -1,13 +1,14 @@
 """The life of a task inside a pool process: message -> claim -> run -> classify -> report and follow."""
 
 import contextlib
+import functools
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from billiard.einfo import ExceptionInfo
 from celery.utils.serialization import get_pickleable_etype, get_pickleable_exception
@@ -33,6 +34,9 @@ from workers.supervision.slots import InPlaceSeries, Running, Slot
 from workers.task import context, outcome
 from workers.task.outcome import Defer, Fail, Outcome, Reschedule, Retry, Skip, Success, TryFailed
 from workers.task.store import Store
+
+if TYPE_CHECKING:
+    from workers.task.elsewhere import Elsewhere
 
 #: How long an exclusive task waits for the lease of its worker before it is entered as running. Must be shorter than the time
 #: until it counts as lost.
@@ -90,6 +94,8 @@ class TryRunner:
     guard: Guard
     log: logs.Log
     series: InPlaceSeries
+    #: Runs the code of bundles with packages of their own; None if a setting allows none.
+    elsewhere: "Elsewhere | None" = None
 
     def run(self, ti_id: int, dispatch_id: str) -> Outcome | None:
         """Run one dispatch to its report, then the tasks with which the report continues in place. The outcome of the last one.
@@ -159,14 +165,15 @@ class TryRunner:
             if task.exclusive:
                 # A worker that has just registered gets its lease with its first heartbeat.
                 self.slot.await_lease(worker_id, LEASE_WAIT_S)
-            self.slot.enter(Running(
+            running = Running(
                 ti_id=claim.id, dispatch_id=claim.dispatch_id, pid=os.getpid(), log=path, deadline=deadline,
                 exclusive=task.exclusive, worker=worker_id,
-            ))  # fmt: skip
+            )  # fmt: skip
+            self.slot.enter(running if self.elsewhere is None else replace(running, deadline=None))
             try:
                 fault_points.point("code.before")
                 with self._exclusively(task, runtime, worker_id):
-                    result = self._try(claim, dag, task, runtime, path)
+                    result = self.attempt(claim, dag, task, runtime, path, running=running)
                 fault_points.point("code.after")
             finally:
                 self.slot.leave()
@@ -204,15 +211,28 @@ class TryRunner:
         with contextlib.nullcontext() if runtime.traits.keeps_processes else descendants.ended_after():
             yield
 
-    def _try(self, claim: Claim, dag: SerializedDag, task: SerializedTask, runtime: "Runtime", path: str) -> Outcome:
-        """Run user code, and turn its result or error into one value."""
+    def attempt(
+        self,
+        claim: Claim,
+        dag: SerializedDag,
+        task: SerializedTask,
+        runtime: "Runtime",
+        path: str,
+        *,
+        running: Running | None = None,
+    ) -> Outcome:
+        """Run user code, and turn its result or error into one value. The log is open, and the slot has `running`."""
+        guarded = functools.partial(self.guard.run, why_stop=lambda: self.slot.take_stop(claim.dispatch_id))
+        work: Callable[[], Outcome] = functools.partial(self._user_code, claim, dag, runtime, path)
         result: Outcome
         try:
-            result = self.guard.run(
-                lambda: self._user_code(claim, dag, runtime, path),
-                timeout_s=task.execution_timeout_s,
-                why_stop=lambda: self.slot.take_stop(claim.dispatch_id),
-            )
+            if self.elsewhere is not None and running is not None:
+                # The time limit is for the code of the task, without the installation of its packages.
+                process = guarded(functools.partial(self.elsewhere.process, dag), timeout_s=None)
+                if task.execution_timeout_s is not None:
+                    self.slot.enter(replace(running, deadline=time.monotonic() + task.execution_timeout_s))
+                work = work if process is None else functools.partial(process.run, claim, path, running.worker)
+            result = guarded(work, timeout_s=task.execution_timeout_s)
         except BaseException as error:
             result = outcome.of_error(error, outcome.Try(claim, task, dag.file), runtime.explain(error))
             if isinstance(result, Fail | Retry):
