@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from support.s3 import s3_server
 from support.stacks import Stack, StackFactory
 from support.waiting import eventually
 
@@ -47,7 +48,26 @@ def by_git(tmp_path: Path) -> Iterator[tuple[dict[str, str], Callable[[Stack], o
         server.wait(30)
 
 
-@pytest.mark.parametrize("delivered", [by_command, by_git])
+@contextmanager
+def by_object_storage(tmp_path: Path) -> Iterator[tuple[dict[str, str], Callable[[Stack], object]]]:
+    """Schedulers read a prefix of an S3 server, with the login of a connection."""
+    s3fs = pytest.importorskip("s3fs", reason="make test-metrics installs it")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    place = {"client_kwargs": {"endpoint_url": f"http://127.0.0.1:{port}", "region_name": "us-east-1"}}
+    own = {"conn_type": "aws", "login": "key", "password": "secret", "extra": place}
+    with s3_server(port, tmp_path / "s3.txt", "code"):
+        bucket = s3fs.S3FileSystem(key="key", secret="secret", **place)
+        for path in sorted(DAGS.rglob("*")):
+            if path.is_file() and path.suffix != ".pyc":
+                bucket.pipe_file(f"code/sales/{path.relative_to(DAGS)}", path.read_bytes())
+        yield (
+            {"PACELINE_BUNDLES_SOURCES": "demo=s3://code/sales#connection=code", "PACELINE_BUNDLES_POLL_INTERVAL": "1"},
+            lambda stack: stack.cli("connections", "set", "code", "--conn-json", json.dumps(own)),
+        )
+
+
+@pytest.mark.parametrize("delivered", [by_command, by_git, by_object_storage])
 def test_the_flights_run_on_machines_without_a_dags_folder(
     stack_factory: StackFactory, tmp_path: Path, delivered: Callable[[Path], ExitStack]
 ) -> None:
