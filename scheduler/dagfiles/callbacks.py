@@ -35,7 +35,7 @@ from scheduler.dagfiles.answers import (
     fault,
 )  # fmt: skip
 from scheduler.process import hardening, masked_output
-from scheduler.settings import log_paths
+from scheduler.settings import airflow_options, log_paths
 from scheduler.store.dags.import_errors import clean
 
 PRELOADED = ("paceline.operators", "croniter", "zoneinfo")
@@ -176,7 +176,8 @@ def _serve_file(request: dict[str, Any], input_fd: int, output_fd: int) -> None:
     faulthandler.dump_traceback_later(request["load_timeout_s"], exit=True)
     try:
         load.configure(request["timezone"], airflow_imports=request["airflow_imports"])
-        dags = load.load(Path(request["folder"]), request["file"])
+        airflow_options.version_folder = Path(request["folder"])
+        dags = load.load(airflow_options.version_folder, request["file"])
     except BaseException as error:
         traceback.print_exc()
         reason = clean(_words(error))

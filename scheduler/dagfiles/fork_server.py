@@ -28,6 +28,7 @@ from paceline.authoring.dag import DAG
 from paceline.exceptions import DagError
 from scheduler.dagfiles import load, loaded_files, pipes, problem, process_tree, task_details
 from scheduler.dagfiles.answers import MAX_RESULT_BYTES, Answer, Reading, fault
+from scheduler.dagfiles.bundle_defaults import Defaults
 from scheduler.process import hardening
 from scheduler.serialized.authored import from_dag
 from scheduler.serialized.dag import MAX_DEFAULTED
@@ -85,7 +86,8 @@ def parse(file: str, work: Work) -> dict[str, Any]:
         load.configure(work.core.default_timezone, airflow_imports=work.core.airflow_imports)
         running.defaulted.clear()
         dags = load.load(work.folder, file, all_errors=True)
-        reading: dict[str, Any] = {"dags": [_row(dag, file, work) for dag in dags.values()]}
+        defaults = Defaults.of(work.folder)
+        reading: dict[str, Any] = {"dags": [_row(dag, file, work, defaults) for dag in dags.values()]}
         if work.details:
             reading["tasks"] = {dag.dag_id: task_details.details(dag, work.folder) for dag in dags.values()}
         return reading
@@ -103,9 +105,10 @@ def warm_up(work: Work) -> None:
     load.forget(folder, "warm_up.py")
 
 
-def _row(dag: DAG, file: str, work: Work) -> dict[str, Any]:
+def _row(dag: DAG, file: str, work: Work, defaults: Defaults) -> dict[str, Any]:
     keys = sorted(key for key in running.defaulted if key.isprintable() and len(key) <= ID_MAX_LENGTH)[:MAX_DEFAULTED]
     data = from_dag(dag, file=file, core=work.core, scheduler=work.scheduler, defaulted_variables=tuple(keys))
+    data = defaults.applied(data)
     stored = data.to_json()
     if json_schema.is_too_deep(json.loads(stored)):
         raise DagError(f"DAG {dag.dag_id!r} holds values that are nested more than {json_schema.MAX_DEPTH} deep: flatten them.")

@@ -5,6 +5,7 @@ import functools
 import os
 from collections.abc import Mapping
 from importlib import resources
+from pathlib import Path
 
 from scheduler.settings.model import SECRET_KEYS, SECRET_URLS, Settings, effective, keys
 
@@ -26,6 +27,8 @@ _OURS = {
 }
 #: Options whose value no setting decides here.
 _FIXED = {"core.executor": "CeleryExecutor", "core.load_examples": "False"}
+#: The folder of the bundle version whose code this process executes now, which is its DAGs folder.
+version_folder: Path | None = None
 
 
 def known(section: str, key: str) -> str | None:
@@ -34,6 +37,8 @@ def known(section: str, key: str) -> str | None:
     option = f"{section}.{key}"
     if option in _FIXED:
         return _FIXED[option]
+    if option == "core.dags_folder" and version_folder is not None:
+        return str(version_folder)
     if option in _settings():
         value = effective(Settings.load(os.environ), _settings()[option])
         return "" if value is None else str(value)

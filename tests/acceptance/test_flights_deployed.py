@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from cryptography.fernet import Fernet
 from support.s3 import s3_server
 from support.stacks import Stack, StackFactory
 from support.waiting import eventually
@@ -62,7 +63,11 @@ def by_object_storage(tmp_path: Path) -> Iterator[tuple[dict[str, str], Callable
             if path.is_file() and path.suffix != ".pyc":
                 bucket.pipe_file(f"code/sales/{path.relative_to(DAGS)}", path.read_bytes())
         yield (
-            {"PACELINE_BUNDLES_SOURCES": "demo=s3://code/sales#connection=code", "PACELINE_BUNDLES_POLL_INTERVAL": "1"},
+            {
+                "PACELINE_BUNDLES_SOURCES": "demo=s3://code/sales#connection=code",
+                "PACELINE_BUNDLES_POLL_INTERVAL": "1",
+                "PACELINE_CORE_FERNET_KEY": Fernet.generate_key().decode(),
+            },
             lambda stack: stack.cli("connections", "set", "code", "--conn-json", json.dumps(own)),
         )
 

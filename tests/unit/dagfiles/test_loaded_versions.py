@@ -99,6 +99,20 @@ def test_modules_and_path_of_other_versions_are_not_visible(tmp_path: Path) -> N
     assert str(tmp_path / "bundles" / published.digest(2)) in sys.path
 
 
+def test_the_dags_folder_of_a_version_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_DAGS_FOLDER", str(tmp_path / "local"))
+    source = one_task("return conf.get('core', 'dags_folder')", "from paceline.authoring.airflow_conf import conf")
+    published = Published({"d.py": source}, {"d.py": f"{source}\n"})
+    (tmp_path / "local").mkdir()
+    (tmp_path / "local" / "d.py").write_text(source)
+    loaded = loaded_from(published, tmp_path)
+
+    found = [call(loaded, version) for version in (1, 2, None, 1)]
+
+    first, second = (str(tmp_path / "bundles" / published.digest(version)) for version in (1, 2))
+    assert found == [first, second, str(tmp_path / "local"), first]
+
+
 def test_a_module_keeps_its_state_and_identity(tmp_path: Path) -> None:
     published = Published(
         *({"d.py": one_task("import lib\nlib.calls += 1\nreturn lib.calls, id(lib)"), "lib.py": f"calls = {n}"} for n in (0, 100))

@@ -12,7 +12,7 @@ from support.notices import notify
 from support.waiting import eventually
 
 from scheduler.dagfiles.load import are_below
-from scheduler.settings import Settings
+from scheduler.settings import Settings, airflow_options
 from scheduler.store.actions import clear
 from scheduler.store.db.database import transact
 from scheduler.store.runs.selection import Runs, Tasks
@@ -121,6 +121,7 @@ def interpreter(settings: Settings) -> Iterator[None]:
     path = list(sys.path)
     yield
     sys.path[:] = path
+    airflow_options.version_folder = None
     for name in are_below(settings.bundles_folder):
         del sys.modules[name]
 
