@@ -176,8 +176,8 @@ def _serve_file(request: dict[str, Any], input_fd: int, output_fd: int) -> None:
     faulthandler.dump_traceback_later(request["load_timeout_s"], exit=True)
     try:
         load.configure(request["timezone"], airflow_imports=request["airflow_imports"])
-        airflow_options.version_folder = Path(request["folder"])
-        dags = load.load(airflow_options.version_folder, request["file"])
+        airflow_options.use(Path(request["folder"]))
+        dags = load.load(Path(request["folder"]), request["file"])
     except BaseException as error:
         traceback.print_exc()
         reason = clean(_words(error))

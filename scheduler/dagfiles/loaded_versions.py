@@ -64,7 +64,7 @@ class LoadedVersions:
         finally:
             self._others[self.version] = self._current
             self.version, self._current, self.files = version, following, following.files
-            airflow_options.version_folder = None if version is None else following.folder
+            airflow_options.use(None if version is None else following.folder)
         waiting = [other for other in self._others if other is not None and not self._is_needed(other)]
         if waiting and len(waiting) + (version is not None) > MOST_LOADED:
             self._unload(waiting[0])

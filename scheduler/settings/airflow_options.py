@@ -28,7 +28,13 @@ _OURS = {
 #: Options whose value no setting decides here.
 _FIXED = {"core.executor": "CeleryExecutor", "core.load_examples": "False"}
 #: The folder of the bundle version whose code this process executes now, which is its DAGs folder.
-version_folder: Path | None = None
+_version_folder: Path | None = None
+
+
+def use(version_folder: Path | None) -> None:
+    """Say where the bundle version is whose code this process executes now; None if it is the DAGs folder."""
+    global _version_folder  # noqa: PLW0603 - one per process, as its modules
+    _version_folder = version_folder
 
 
 def known(section: str, key: str) -> str | None:
@@ -37,8 +43,8 @@ def known(section: str, key: str) -> str | None:
     option = f"{section}.{key}"
     if option in _FIXED:
         return _FIXED[option]
-    if option == "core.dags_folder" and version_folder is not None:
-        return str(version_folder)
+    if option == "core.dags_folder" and _version_folder is not None:
+        return str(_version_folder)
     if option in _settings():
         value = effective(Settings.load(os.environ), _settings()[option])
         return "" if value is None else str(value)

@@ -155,6 +155,7 @@ class Guard:
         self._inside = False
         self._interruption: BaseException | None = None
         self._timeout_s: float | None = None
+        self._pid = os.getpid()
         self._why_stop: Callable[[], str | None] = lambda: None
         self._environment = os.environ.copy()
         self._variables = dict(_variables())
@@ -172,7 +173,7 @@ class Guard:
 
         `why_stop()` returns the reason for a SIGTERM, or None to ignore it.
         """
-        pid = os.getpid()
+        pid = self._pid = os.getpid()
         self._timeout_s, self._why_stop = timeout_s, why_stop
         try:
             with self._restored():
@@ -203,6 +204,11 @@ class Guard:
             self._interrupt(TaskTimeout(f"It ran longer than its execution_timeout of {self._timeout_s:g} s."))
 
     def _on_term(self, _signum: int, _frame: FrameType | None) -> None:
+        if os.getpid() != self._pid:
+            # In a process that user code forked, an exception may be lost while it starts, and it would never end.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
         reason = self._why_stop()
         if self._inside and reason is not None:
             self._interrupt(TaskStopped(reason))

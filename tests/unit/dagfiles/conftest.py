@@ -17,7 +17,7 @@ def interpreter() -> Iterator[None]:
     path, modules = list(sys.path), set(sys.modules)
     yield
     sys.path[:] = path
-    airflow_options.version_folder = None
+    airflow_options.use(None)
     # A second copy of one of our own modules would have classes that differ from those of other tests.
     for name in {name for name in set(sys.modules) - modules if not name.startswith(("paceline", "scheduler"))}:
         del sys.modules[name]

@@ -121,7 +121,7 @@ def interpreter(settings: Settings) -> Iterator[None]:
     path = list(sys.path)
     yield
     sys.path[:] = path
-    airflow_options.version_folder = None
+    airflow_options.use(None)
     for name in are_below(settings.bundles_folder):
         del sys.modules[name]
 

@@ -285,3 +285,35 @@ for number in range(60):
         thread.join()
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=20)
+
+
+#: A task that ends a process while the functions run that Python calls after a fork: exceptions in them are lost.
+FORKS = """
+import multiprocessing, os, time
+from workers.process.guard import Guard
+
+begun, told = os.pipe()
+
+def starts():
+    os.write(told, b"x")
+    time.sleep(60)
+
+os.register_at_fork(after_in_child=starts)
+
+def work():
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    child.start()
+    os.read(begun, 1)
+    child.terminate()
+    child.join(20)
+    code = child.exitcode
+    child.kill()
+    return code
+
+print(Guard(own_process=True).run(work, timeout_s=None, why_stop=lambda: "stopped"))
+"""
+
+
+def test_a_process_that_a_task_forks_ends_at_sigterm_even_while_it_starts() -> None:
+    ended = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout.strip() == str(-signal.SIGTERM), ended.stderr
