@@ -115,6 +115,10 @@ class TaskInstance(Protocol):
     def resume(self) -> Mapping[str, Any] | None:
         """The data that an earlier dispatch of this try stored: the pokes of a sensor, or the event of a trigger."""
 
+    @property
+    def catalog(self) -> Any:
+        """The Iceberg tables as a catalog of pyiceberg. The success of the task publishes what it writes; no other end does."""
+
     def now(self) -> datetime:
         """The time by PostgreSQL's clock, which all of Paceline uses."""
 

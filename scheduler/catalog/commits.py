@@ -79,9 +79,9 @@ def applied(warehouse: Warehouse, namespace: str, commit: CommitTableRequest, ba
     return table
 
 
-def is_append(commit: CommitTableRequest) -> bool:
-    """Whether a commit only adds rows to the main branch."""
-    return bool(commit.updates) and all(_appends(update) for update in commit.updates)
+def appends(changes: Sequence[Any]) -> bool:
+    """Whether updates only add rows to the main branch."""
+    return bool(changes) and all(_appends(update) for update in changes)
 
 
 def _appends(update: Any) -> bool:

@@ -43,6 +43,12 @@ class Warehouse:
         #: The metadata at a location. FileNotFoundError if it is gone.
         self.metadata = functools.lru_cache(maxsize=KEPT)(self._metadata)
 
+    @classmethod
+    @functools.cache
+    def of(cls, url: str, options: str) -> "Warehouse":
+        """The warehouse of this process, with the storage options of the settings."""
+        return cls(url, dict(pair.split("=", 1) for pair in options.split()))
+
     def folder(self, namespace: str) -> str:
         """The folder of a namespace."""
         return f"{self.url}/{namespace.replace('.', '/')}"

@@ -150,8 +150,8 @@ class Tables:
             location = self.warehouse.write(table, pointer.location)
             answers[namespace, name] = self.warehouse.metadata(location)
             changes.append(Change(
-                namespace=namespace, name=name, expected=pointer.location, location=location, is_append=commits.is_append(commit),
-                updates=list(request.get("updates") or ()) if commits.is_append(commit) else [],
+                namespace=namespace, name=name, expected=pointer.location, location=location,
+                updates=None if base is None else list(request.get("updates") or ()),
                 facts=files.facts(table, None if base is None else base.table),
             ))  # fmt: skip
         if changes:

@@ -65,15 +65,25 @@ STEPS = {
     "report.after": "after the report, before the successor's message is published",
     "follow.published": "after the successor's message is published, before the wakeup",
     "follow.woken": "after the wakeup",
-    "tables.written": "after the catalog wrote the new metadata of a commit, before its pointer is stored",
-    "tables.stored": "after the catalog stored the pointer of a commit, before the answer",
     "fire.woken": "after a waiter sent a wakeup",
 }
-POINTS: dict[str, str] = {
-    name: text
-    for step, what in TRANSACTIONS.items()
-    for name, text in ((f"{step}.commit", f"before the commit: {what}"), (f"{step}.committed", f"after the commit: {what}"))
-} | STEPS
+#: Steps of tries that use tables.
+TABLES = {
+    "tables.written": "after the catalog wrote the new metadata of a commit, before its pointer is stored",
+    "tables.stored": "after the catalog stored the pointer of a commit, before the answer",
+    "publish.before": "before the report of a try that was given access to tables",
+    "publish.moved": "after the pointers of its tables moved, before the report in the same transaction",
+    "publish.rebase": "before what a try has written is moved onto newer tables",
+}
+POINTS: dict[str, str] = (
+    {
+        name: text
+        for step, what in TRANSACTIONS.items()
+        for name, text in ((f"{step}.commit", f"before the commit: {what}"), (f"{step}.committed", f"after the commit: {what}"))
+    }
+    | STEPS
+    | TABLES
+)
 
 CLAUSE = re.compile(r"(?P<point>[a-z.]+)=(?P<action>kill|stop|raise|delay:(?P<seconds>\d+(\.\d+)?))(@(?P<nth>[1-9]\d*))?")
 FORM = "<point>=kill|stop|raise|delay:<seconds>, with @<n> only for the nth time, separated by commas"

@@ -83,7 +83,7 @@ class Lake:
     def attempt(self, dag_id: str = "d", **options: Any) -> tuple[Claim, RestCatalog]:
         """A running try and its catalog."""
         claim = self.claim(dag_id, **options)
-        return claim, self.catalog(table_tries.give_token(self.scenario.hot, claim))
+        return claim, self.catalog(table_tries.give_token(self.scenario.hot.dicts, claim))
 
 
 @contextlib.contextmanager

@@ -42,6 +42,7 @@ from workers.supervision.running_tasks import RunningTasks
 from workers.supervision.slots import InPlaceEvents, InPlaceSeries
 from workers.supervision.task_killer import TaskKiller
 from workers.supervision.task_stopper import TaskStopper
+from workers.tables.server import CatalogServer
 from workers.task import execute
 from workers.task.elsewhere import Elsewhere
 from workers.task.execute import TryRunner
@@ -75,6 +76,9 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
         worker_id = worker.heartbeat.registration.enter()
         worker.heartbeat.start()
         ending.callback(worker.heartbeat.finish)
+        if worker.catalog is not None:
+            worker.catalog.start()
+            ending.callback(worker.catalog.end)
         process.serve_health(worker.health, settings.worker.health_address, settings.worker.health_port)
         worker_log.info("worker %s takes %d tasks at once from %s", worker_id, concurrency, ", ".join(queues))
         reaper = Reaper(engine, queues, settings, stopping=lambda: worker.stopper.draining)
@@ -167,6 +171,7 @@ class Worker(CeleryWorker):  # type: ignore[misc]
         self.running_tasks = running_tasks
         self.in_place_events = events
         self.killer = TaskKiller(running_tasks)
+        self.catalog = CatalogServer(settings, os.environ) if settings.tables.warehouse else None
         self._process, self._environment = process, environment
         self._draining, wake = os.pipe()
         self.stopper = TaskStopper(
@@ -219,7 +224,8 @@ class Worker(CeleryWorker):  # type: ignore[misc]
 
     def own_pids(self) -> Collection[int]:
         """Return the process IDs of the worker's own children, which belong to no task."""
-        return [*self.pool_pids(), *([] if self.killer.pid is None else [self.killer.pid])]
+        others = (self.killer.pid, None if self.catalog is None else self.catalog.pid)
+        return [*self.pool_pids(), *(pid for pid in others if pid is not None)]
 
     def _leave(self) -> NoReturn:
         """End the process at once, or restart it if the watchdog wants it."""

@@ -220,6 +220,14 @@ class TaskInstance:
             )
         self.skipped = tuple(task_ids)
 
+    @functools.cached_property
+    def catalog(self) -> Any:
+        """The tables, as a catalog of pyiceberg. What is written with it appears when this task succeeds."""
+        access = self._store.tables(self._claim)
+        from pyiceberg.catalog import load_catalog
+
+        return load_catalog(access.catalog, **access.properties)
+
     def states(self, targets: Sequence[Target]) -> list[Counts]:
         return self._store.count_states(targets)
 

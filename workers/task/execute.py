@@ -27,6 +27,7 @@ from scheduler.serialized.traits import Traits, traits
 from scheduler.settings import Settings, log_paths
 from scheduler.store.worker.claims import Claim, Ending, Refused, Reported
 from scheduler.store.worker.external_jobs import Ask
+from scheduler.store.worker.table_tries import TablesChangedError
 from workers.process import logs, trace_properties
 from workers.process.guard import Guard
 from workers.process.logs import worker_log
@@ -182,7 +183,12 @@ class TryRunner:
                 self.log.line(self.guard.unfit, "WARNING")
             # Before the report, so that the reason is in the log when the state is visible.
             self.log.line(_footer(result, time.monotonic() - started), "ERROR" if isinstance(result, Fail | Retry) else "INFO")
-            answer = self._report(claim, dag, self._complete(_ending(result)))
+            try:
+                answer = self._report(claim, dag, self._complete(_ending(result)))
+            except TablesChangedError as error:
+                result = outcome.of_error(error, outcome.Try(claim, task, dag.file))
+                self.log.line(_footer(result, time.monotonic() - started), "ERROR")
+                answer = self._report(claim, dag, self._complete(_ending(result)))
             if not answer.is_stored:
                 self.log.line(REFUSED, "WARNING")
             if not (answer.is_stored and isinstance(result, Success)):

@@ -7,7 +7,7 @@ the size of the DAG. DatabaseStore repeats each call until the database answers;
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -16,7 +16,9 @@ from tenacity import wait_random_exponential
 
 from paceline.authoring.asset import Asset, AssetEvent
 from paceline.authoring.triggers import Counts, Target
+from paceline.exceptions import StaleTryError
 from paceline.states import FINISHED, SUSPENDED, TaskState
+from scheduler.catalog.access import Access
 from scheduler.deciding.following import NO_MOVES, Plan, Ranges, plan_of, undecided
 from scheduler.messaging.message import Message
 from scheduler.messaging.publisher import PUBLISH_ERRORS, Publisher
@@ -27,11 +29,12 @@ from scheduler.settings import Settings
 from scheduler.store.dags import assets
 from scheduler.store.db import sqlstates
 from scheduler.store.runs.runs import CreatedRun
-from scheduler.store.worker import claims, dispatches, external_runs, xcoms
+from scheduler.store.worker import claims, dispatches, external_runs, table_tries, xcoms
 from scheduler.store.worker.claims import Claim, Ending, Moved, NextInPlace, Refused, Reported, Undecided
-from scheduler.store.worker.hot_path import HotPath
+from scheduler.store.worker.hot_path import HotPath, UndoneError
 from workers.process.logs import worker_log
 from workers.process.secrets_backend import StoreBackend
+from workers.tables import access, publication
 from workers.task import triggered_runs
 from workers.task.report_lock import ReportLock
 from workers.task.store import StoredStates
@@ -42,6 +45,14 @@ R = TypeVar("R")
 AGAIN = retries.repeated(sqlstates.is_passing, pause_s=wait_random_exponential(0.1, max=5, min=0.05))
 #: Seconds. A task instance that is due later than this is found by the poll of the scheduler.
 SOON_S = 1.0
+
+
+class _RefusedError(UndoneError):
+    """The report was refused, so its tables must not be published either."""
+
+    def __init__(self, answer: Refused) -> None:
+        super().__init__("The report was refused.")
+        self.answer = answer
 
 
 class Follower:
@@ -68,7 +79,7 @@ class Follower:
         try:
             return self._follow(claim, ending, next_in_place, self._hot.dag(claim.version_id))
         except Exception as error:
-            if sqlstates.is_passing(error):
+            if sqlstates.is_passing(error) or isinstance(error, UndoneError):
                 raise
             worker_log.exception(
                 "The downstream tasks of %s.%s (run %s) could not be followed; the scheduler decides them",
@@ -96,21 +107,40 @@ class Follower:
         answer: Reported | Undecided | Refused
         if ending.state in SUSPENDED:
             answer = self._hot.suspend(claim, ending)
-        else:
+        elif ending.tables is None:
             answer = self._hot.report(claim, ending, plan, next_in_place, aging=self._aging)
+        else:
+            answer = Undecided(frozenset())  # its tables are published under the same locks
         waiting = answer.waiting
         if isinstance(answer, Undecided):
-            assert dag is not None, "a plan without moves has no joins"
-            with self._hot.locked(claim, plan, waiting) as states:
-                fault_points.point("follow.locked")
-                decided = plan_of(dag, claim, ending.state, ending.skip, states)
-                answer = self._hot.report(claim, ending, decided, next_in_place, aging=self._aging, is_locked=True)
-                fault_points.point("follow.commit")
+            try:
+                answer = self._report_locked(claim, ending, next_in_place, dag, plan=plan, waiting=waiting)
+            except _RefusedError as error:
+                answer = error.answer
         assert not isinstance(answer, Undecided), "under locks, nothing is left to ask about"
         if isinstance(answer, Reported):
             certain = not plan.needs_scheduler and waiting.issuperset(plan.left)
             needs_scheduler = dag is None or not certain or self._is_last(claim, dag, plan, answer)
             self._announce(claim, ending, dag, answer, needs_scheduler=needs_scheduler)
+        return answer
+
+    def _report_locked(
+        self, claim: Claim, ending: Ending, next_in_place: NextInPlace | None, dag: SerializedDag | None,
+        *, plan: Plan, waiting: frozenset[int],
+    ) -> Reported | Undecided | Refused:  # fmt: skip
+        """Report under the locks of the downstream joins; the tables of the try become visible with the same commit."""
+        if ending.tables is not None:
+            fault_points.point("publish.before")
+        with self._hot.locked(claim, plan, waiting) as states:
+            fault_points.point("follow.locked")
+            if ending.tables is not None:
+                table_tries.publish(self._hot, claim, ending.tables)
+                fault_points.point("publish.moved")
+            decided = plan if dag is None or plan is NO_MOVES else plan_of(dag, claim, ending.state, ending.skip, states)
+            answer = self._hot.report(claim, ending, decided, next_in_place, aging=self._aging, is_locked=True)
+            if ending.tables is not None and isinstance(answer, Refused):
+                raise _RefusedError(answer)
+            fault_points.point("follow.commit")
         return answer
 
     def _is_last(self, claim: Claim, dag: SerializedDag, plan: Plan, reported: Reported) -> bool:
@@ -245,7 +275,15 @@ class DatabaseStore:
     def report(self, claim: Claim, ending: Ending, next_in_place: NextInPlace | None = None) -> Reported | Refused:
         """Store the ending. If the report is refused because the task was cleared or marked, store the requested state."""
         fault_points.point("report.before")
-        answer = self.patient(lambda: self._report(claim, ending, next_in_place))
+        has_tables = bool(self.settings.tables.warehouse) and ending.state is TaskState.SUCCESS
+        if has_tables and access.publishes(claim, lambda: self._continues(claim)):
+            ending = replace(ending, tables=self.settings.tables.catalog)
+            answer = publication.repeated(
+                lambda: self.patient(lambda: self._report(claim, ending, next_in_place)),
+                lambda error: self.patient(lambda: publication.move(self.settings, self.hot, claim, error)),
+            )
+        else:
+            answer = self.patient(lambda: self._report(claim, ending, next_in_place))
         if not answer.is_stored and self.patient(lambda: dispatches.claim_again(self.hot, claim)):
             # The heartbeat confirms only tasks in user code. Without this, the task would run a second time.
             worker_log.warning("dispatch %s was claimed again: a crash of PostgreSQL undid the claim", claim.dispatch_id)
@@ -259,6 +297,12 @@ class DatabaseStore:
                 ending.state.value, claim.dag_id, claim.task_id, claim.run_id, claim.try_number, claim.dispatch_id,
             )  # fmt: skip
         return answer
+
+    def _continues(self, claim: Claim) -> bool:
+        try:
+            return self.patient(lambda: table_tries.continues(self.hot.dicts, claim))
+        except StaleTryError:
+            return False  # the report is refused
 
     def _report(self, claim: Claim, ending: Ending, next_in_place: NextInPlace | None) -> Reported | Refused:
         """Report; if the connection has to be opened for it, wait for the reports of other pool processes that do the same.
@@ -339,6 +383,9 @@ class DatabaseStore:
 
     def previous_success(self, claim: Claim) -> Sequence[datetime | None] | None:
         return self.patient(lambda: external_runs.previous_success(self.hot, claim.dag_run_id))
+
+    def tables(self, claim: Claim) -> Access:
+        return access.of(self.settings, claim, self.ask)
 
     def secrets(self, claim: Claim) -> StoreBackend:
         return StoreBackend(settings=self.settings, claim=claim, hot=self.hot, patient=self.patient)

@@ -14,6 +14,7 @@ from paceline.authoring.asset import EventReads
 from paceline.authoring.context import SecretsBackend
 from paceline.authoring.state_store import StateBackend
 from paceline.authoring.triggers import Counts, Target
+from scheduler.catalog.access import Access
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings.model import Core
 from scheduler.store.worker import xcoms
@@ -134,6 +135,9 @@ class Store(Protocol):
 
     def previous_success(self, claim: Claim) -> Sequence[datetime | None] | None:
         """Return data interval, start and end of the last successful run of an earlier logical date. None if there is none."""
+
+    def tables(self, claim: Claim) -> Access:
+        """Return what the try needs to use the catalog of tables. Its success publishes what it has written."""
 
     def secrets(self, claim: Claim) -> SecretsBackend:
         """Return the variables and connections of the try."""

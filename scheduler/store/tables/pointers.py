@@ -46,9 +46,8 @@ class Change:
     name: str
     expected: str | None
     location: str | None
-    #: Whether its updates only append rows, so that they may be applied to a newer table.
-    is_append: bool = False
-    updates: list[Any] = field(default_factory=list)
+    #: The updates of a commit, which may be applied to a newer table; None if it creates, drops or renames the table.
+    updates: list[Any] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
 
 

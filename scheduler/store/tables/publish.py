@@ -23,18 +23,17 @@ select number from table_publication
 """
 HOLD = "select number from table_publication for update"
 _OF_TRY = """
-    select p.namespace, p.name, p.base_location, p.location, p.facts, p.is_append
+    select p.namespace, p.name, p.base_location, p.location, p.facts
       from table_pending p join table_try t on t.id = p.try_id
      where t.task_instance_id = %(ti_id)s and t.dispatch_id = %(dispatch_id)s and p.location is distinct from p.base_location
 """
 _OF_CHANGES = """
-    select * from jsonb_to_recordset(%(changes)s) c (namespace text, name text, base_location text, location text, facts jsonb,
-                                                     is_append boolean)
+    select * from jsonb_to_recordset(%(changes)s) c (namespace text, name text, base_location text, location text, facts jsonb)
 """
 _PUBLISH = """
 with chosen as materialized ({chosen}),
 moved as materialized (
-    select c.namespace, c.name, c.is_append, c.location, i.metadata_location as current,
+    select c.namespace, c.name, c.location, i.metadata_location as current,
            v.published_by, v.dag_id, v.run_id, v.task_id, v.map_index, v.try_number
       from chosen c
       left join iceberg_tables i
@@ -84,7 +83,6 @@ class Row:
     publication: int | None = None
     namespace: str | None = None
     name: str | None = None
-    is_append: bool | None = None
     #: What the try has written, and what is current; None stands for no table.
     location: str | None = None
     current: str | None = None
@@ -108,8 +106,8 @@ def publish(connection: Connection, catalog: str, changes: Sequence[Change], *, 
     """Publish changes that no task made. Returns the number of the publication, or None and the tables that had changed."""
     connection.exec_driver_sql(HOLD)
     chosen = [
-        {"namespace": one.namespace, "name": one.name, "base_location": one.expected, "location": one.location, "facts": one.facts,
-         "is_append": one.is_append} for one in changes
+        {"namespace": one.namespace, "name": one.name, "base_location": one.expected, "location": one.location, "facts": one.facts}
+        for one in changes
     ]  # fmt: skip
     parameters: Mapping[str, Any] = {**NO_TASK, "catalog": catalog, "changes": json.dumps(chosen), "by": by}
     answer = rows.of_result(Row, connection.exec_driver_sql(PUBLISH_CHANGES, dict(parameters)))

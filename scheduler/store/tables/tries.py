@@ -26,6 +26,26 @@ GIVE = fencing.guarded(
 CONTINUE = fencing.guarded(
     "update table_try set dispatch_id = %s where task_instance_id = %s and try_number = %s returning id",
 )
+#: What the try has written on tables that have changed since, and can be applied to them.
+MOVABLE = """
+select p.namespace, p.name, p.base_location, p.location, p.updates, i.metadata_location as current
+  from table_pending p
+  join table_try t on t.id = p.try_id
+  left join iceberg_tables i on i.catalog_name = %s and i.table_namespace = p.namespace and i.table_name = p.name
+ where t.task_instance_id = %s and t.dispatch_id = %s
+   and i.metadata_location is distinct from p.base_location and p.location is distinct from p.base_location
+ order by p.namespace, p.name
+"""
+#: They stand on the newer table now.
+MOVE = fencing.guarded(
+    """
+    update table_pending p set base_location = %s, location = %s, written = p.written || %s::text, facts = %s::jsonb
+      from table_try t
+     where t.id = p.try_id and t.task_instance_id = %s and t.dispatch_id = %s and p.namespace = %s and p.name = %s
+       and p.location = %s
+    returning p.try_id
+    """
+)
 #: A try continues with a Spark application that an earlier one has started and that holds the token of that try.
 TAKE_OVER = fencing.guarded(
     """
@@ -67,18 +87,16 @@ def write(connection: Connection, attempt: Pinned, changes: list[Change]) -> Cha
     for change in sorted(changes, key=lambda one: (one.namespace, one.name)):
         parameters = {
             "try": attempt.id, "namespace": change.namespace, "name": change.name, "expected": change.expected,
-            "location": change.location, "is_append": change.is_append, "updates": json.dumps(change.updates),
+            "location": change.location, "updates": None if change.updates is None else json.dumps(change.updates),
             "facts": json.dumps(change.facts), "written": [] if change.location is None else [change.location],
         }  # fmt: skip
         stored = connection.exec_driver_sql(
             """
-            insert into table_pending as p (try_id, namespace, name, base_location, location, is_append, updates, written, facts)
-            values (%(try)s, %(namespace)s, %(name)s, %(expected)s, %(location)s, %(is_append)s, %(updates)s, %(written)s,
-                    %(facts)s)
+            insert into table_pending as p (try_id, namespace, name, base_location, location, updates, written, facts)
+            values (%(try)s, %(namespace)s, %(name)s, %(expected)s, %(location)s, %(updates)s, %(written)s, %(facts)s)
             on conflict (try_id, namespace, name) do update
                set location = excluded.location, facts = excluded.facts,
-                   is_append = p.is_append and excluded.is_append,
-                   updates = case when p.is_append and excluded.is_append then p.updates || excluded.updates else '[]' end,
+                   updates = p.updates || excluded.updates,
                    written = p.written || excluded.written
              where p.location is not distinct from %(expected)s
             returning 1

@@ -77,6 +77,8 @@ class Ending:
     #: The data from which the next dispatch of this try continues.
     resume: dict[str, Any] | None = None
     deferral: Deferral | None = None
+    #: The catalog in which the report publishes the tables of the try; None if the try was given no access to it.
+    tables: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

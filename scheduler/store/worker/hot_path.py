@@ -27,6 +27,7 @@ from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import Json, register_default_json
 
 from paceline.authoring import xcom
+from paceline.exceptions import PacelineError
 from paceline.states import STARTED, TaskState
 from scheduler.deciding.following import NO_RANGES, JoinStates, Plan, Ranges
 from scheduler.serialized.dag import SerializedDag
@@ -82,6 +83,10 @@ select t.id, t.dispatch_id::text, t.task_id, t.map_index, t.queue, t.priority_we
   from task_instance t join dag_run r on r.id = t.dag_run_id
  where t.pool = %s and t.state in {STARTED.sql} and t.dispatch_id = %s
 """
+
+
+class UndoneError(PacelineError):
+    """Undoes the transaction that raised it."""
 
 
 class WorkerConnection:
@@ -162,11 +167,17 @@ class WorkerConnection:
 
     @contextlib.contextmanager
     def transaction(self, statement: str, parameters: Mapping[str, Any]) -> Iterator[None]:
-        """A transaction that begins with a statement. It commits at the end; after an error the connection is closed."""
+        """A transaction that begins with a statement. It commits at the end; after an error the connection is closed.
+
+        After an UndoneError it stays open.
+        """
         with self._lock:
             self.run(f"begin; {statement}", parameters)
             try:
                 yield
+            except UndoneError:
+                self.run("rollback")
+                raise
             except BaseException:
                 self.close()
                 raise

@@ -19,6 +19,7 @@ from paceline.exceptions import PacelineError
 from paceline.states import DUE, FINISHED, HOLDS_SLOTS, UNFINISHED, Branched, Decision, RunState
 from paceline.states import TaskState as S
 from paceline.testing.results import TriggeredRun
+from scheduler.catalog.access import Access
 from scheduler.deciding import evaluate, expansion
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
@@ -275,6 +276,9 @@ class MemoryStore:
 
     def previous_success(self, claim: Claim) -> None:
         """Return None, because a run in memory has no other runs."""
+
+    def tables(self, claim: Claim) -> Access:
+        raise PacelineError("This run has no database, so it has no tables: run the task on a worker.")
 
     def secrets(self, claim: Claim) -> MemoryBackend:
         return MemoryBackend(self._environment, variables=self._variables, check=lambda: self._current(claim), stored=self.stored)

@@ -81,19 +81,19 @@ def test_a_later_dispatch_of_the_try_keeps_what_it_wrote_and_the_next_try_does_n
     (message,) = scenario.messages()
     again = scenario.claim(message)
     assert again is not None and again.try_number == claim.try_number
-    assert table_tries.continues(scenario.hot, again)
-    assert lake.catalog(table_tries.give_token(scenario.hot, again)).table_exists("sales.t")
+    assert table_tries.continues(scenario.hot.dicts, again)
+    assert lake.catalog(table_tries.give_token(scenario.hot.dicts, again)).table_exists("sales.t")
     assert scenario.follower.report(again, Ending(TaskState.UP_FOR_RETRY, delay_s=0)).is_stored
     scenario.turn()
     (message,) = scenario.messages()
     next_try = scenario.claim(message)
     assert next_try is not None
-    assert not table_tries.continues(scenario.hot, next_try)
-    assert not lake.catalog(table_tries.give_token(scenario.hot, next_try)).table_exists("sales.t")
+    assert not table_tries.continues(scenario.hot.dicts, next_try)
+    assert not lake.catalog(table_tries.give_token(scenario.hot.dicts, next_try)).table_exists("sales.t")
 
 
 def test_only_the_hash_of_a_token_is_stored(lake: Lake) -> None:
-    token = table_tries.give_token(lake.scenario.hot, lake.claim())
+    token = table_tries.give_token(lake.scenario.hot.dicts, lake.claim())
     ((text,),) = lake.scenario.rows("select t::text from table_try t")
     assert token not in text
     assert token not in repr(lake.access(token))

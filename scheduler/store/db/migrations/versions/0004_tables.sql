@@ -68,8 +68,7 @@ create table table_pending (
     name          text not null,
     base_location text,  -- NULL: the name was free
     location      text,  -- NULL: dropped
-    is_append     boolean not null default false,  -- whether its updates only append rows
-    updates       jsonb not null default '[]',
+    updates       jsonb,  -- those of all its commits, which may be applied to a newer table; NULL: it replaces the table
     written       text[] not null default '{}',  -- every metadata file that the try wrote for this name
     facts         jsonb not null default '{}',
     primary key (try_id, namespace, name)

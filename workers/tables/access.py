@@ -1,0 +1,68 @@
+"""What a try gets to use the catalog of its worker. A try that asks for it publishes what it wrote with its success."""
+
+from collections.abc import Callable
+
+from paceline import secrets_masker
+from paceline.exceptions import PacelineError
+from scheduler.catalog.access import Access
+from scheduler.settings import Settings
+from scheduler.store.worker import table_tries
+from scheduler.store.worker.claims import Claim
+from scheduler.store.worker.external_jobs import Ask
+
+#: The address of the catalog of this worker. Pool processes are forked when it is known.
+_uri = ""
+#: What the last try of this process was given, by its dispatch.
+_given: dict[str, Access] = {}
+#: The last dispatch of this process whose tables the report publishes without a new token.
+_continued = ""
+
+OFF = "There are no tables: set tables.warehouse, and install paceline[tables]."
+ELSEWHERE = "This process has no catalog of tables: use it in a task that runs on a worker."
+
+
+def serve_at(uri: str) -> None:
+    """Set the address of the catalog for this process and those that it forks."""
+    global _uri  # noqa: PLW0603 - one per worker
+    _uri = uri
+
+
+def of(settings: Settings, claim: Claim, ask: Ask) -> Access:
+    """What the claimed try needs to use the catalog; for each further call the same. From now on, its success publishes its tables.
+
+    PacelineError without a warehouse, StaleTryError if the try has ended.
+    """
+    if not settings.tables.warehouse:
+        raise PacelineError(OFF)
+    if not _uri:
+        raise PacelineError(ELSEWHERE)
+    if claim.dispatch_id not in _given:
+        token = table_tries.give_token(ask, claim)
+        secrets_masker.mask_secret(token)
+        _given.clear()
+        _given[claim.dispatch_id] = Access(
+            _uri, token, settings.tables.warehouse_url, settings.tables.catalog, settings.tables.storage
+        )
+    return _given[claim.dispatch_id]
+
+
+def take_over(claim: Claim, ask: Ask) -> bool:
+    """Let the claimed try publish what a Spark application of the try before it writes, with the token that this has.
+
+    False if that try was given none.
+    """
+    global _continued  # noqa: PLW0603 - a pool process runs one try at a time
+    taken = table_tries.take_over(ask, claim)
+    if taken:
+        _continued = claim.dispatch_id
+    return taken
+
+
+def publishes(claim: Claim, ask: Callable[[], bool]) -> bool:
+    """Whether the success of the claimed try publishes tables: it, or an earlier dispatch of it, was given a token.
+
+    `ask` finds out about an earlier dispatch; it is called only for a try that continues.
+    """
+    if claim.dispatch_id in _given or claim.dispatch_id == _continued:
+        return True
+    return claim.resume is not None and ask()
