@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup env demo up down test test-long test-fast check test-bench test-browser test-airflow test-types screenshots test-faults test-interleavings test-metrics test-spark-versions test-upgrade chaos test-chaos-mutants fuzz bench test-compose test-deploy release docs
+.PHONY: test-tables help setup env demo up down test test-long test-fast check test-bench test-browser test-airflow test-types screenshots test-faults test-interleavings test-metrics test-spark-versions test-upgrade chaos test-chaos-mutants fuzz bench test-compose test-deploy release docs
 BIN := .venv/bin
 
 help: ## Show this list
@@ -42,6 +42,10 @@ check: setup ## Check format, lint, types, import layers, spelling, the reposito
 	@$(BIN)/python -m docs.generate --check
 	@$(BIN)/python web/build.py check
 	@$(BIN)/python deploy/vulnerabilities
+
+test-tables: setup ## Kill processes while tasks write tables, and compare 10,000 concurrent writes with their serial order: hours
+	@FAULT_TESTS=full TABLES_WRITES=10000 $(BIN)/python -m pytest -m "" -s \
+		tests/acceptance/test_tables_survive.py tests/integration/workers/tables tests/integration/catalog $(ARGS)
 
 test-faults: setup ## Kill processes at every fault point under 200 runs each, stop some for a minute, drop messages
 	@FAULT_TESTS=full $(BIN)/python -m pytest -m "" -s \

@@ -72,6 +72,11 @@ def create(settings: Settings, stopping: threading.Event | None = None) -> FastA
     for router in (*routes.ROUTERS, api):
         # In one list. A request would be compared with the routes of an included router once for each level.
         app.router.routes.extend(router.routes)
+    if settings.tables.warehouse:
+        # Not before: it needs pyiceberg.
+        from scheduler.api import tables
+
+        app.mount("/catalog", tables.create(settings, app.state.service.engine, app.state.service.logins))
     install(app)
     app.add_middleware(_Audited)
     app.add_middleware(asgi.TimeLimit, late=_late)

@@ -12,7 +12,7 @@ from pyiceberg.table.metadata import TableMetadata
 from sqlalchemy import Connection, Engine
 from tenacity import stop_after_delay
 
-from scheduler.catalog import commits, files
+from scheduler.catalog import commits, files, rights
 from scheduler.catalog.errors import (
     CatalogError,
     CommitFailedError,
@@ -25,6 +25,7 @@ from scheduler.catalog.errors import (
 from scheduler.catalog.files import Metadata, Warehouse
 from scheduler.process import fault_points
 from scheduler.settings import Settings
+from scheduler.store.accounts import audit
 from scheduler.store.db import database
 from scheduler.store.tables import namespaces, pointers, publish, tries
 from scheduler.store.tables.pointers import Change, Pinned, Pointer
@@ -40,11 +41,12 @@ class Caller:
 
     name: str
     attempt: Pinned | None = None
+    address: str = ""
     may_write: bool = False
-    #: Whether the caller may make a table of any metadata file in the warehouse.
-    may_register: bool = False
-    #: Whether the caller may read a namespace with these properties (None: it does not exist); with True, write to it.
-    may_use: Callable[[str, Mapping[str, str], bool], bool] = lambda name, properties, writes: True
+    #: Whether the caller may make a table of any metadata file in the warehouse, and say who uses a namespace.
+    is_admin: bool = False
+    #: Whether the caller may read a namespace with these properties or, with True, write to it; None for a try.
+    may_use: Callable[[dict[str, str], bool], bool] | None = None
 
 
 class Tables:
@@ -73,6 +75,8 @@ class Tables:
         """Create a namespace, at once: it stays if the try fails."""
         self._check_writes(caller)
         files.check_name("namespace", *name.split("."))
+        if "." in name:
+            self._check_use(caller, name.rpartition(".")[0], writes=True)
         if not self._transact(namespaces.create, self.catalog, name, properties):
             raise ExistsError(f"There is a namespace {name} already.")
 
@@ -86,8 +90,7 @@ class Tables:
         found = found or {}
         if writes:
             self._check_writes(caller)
-        if not caller.may_use(name, found, writes):
-            raise ForbiddenError(f"{caller.name} may not {'write to' if writes else 'read'} the namespace {name}.")
+        self._check_use(caller, name, writes=writes)
         return found
 
     def update_namespace(
@@ -95,6 +98,8 @@ class Tables:
     ) -> tuple[list[str], list[str], list[str]]:
         """Change the properties of a namespace. Returns those that were updated, removed and missing."""
         before = self.properties(caller, name, writes=True)
+        if not caller.is_admin and any(key.startswith(rights.PREFIX) for key in (*updates, *removals)):
+            raise ForbiddenError(f"An administrator says who uses the namespace {name} ({rights.WRITERS}, {rights.READERS}).")
         if both := set(updates) & set(removals):
             raise CatalogError(f"The property {min(both)} is both set and removed: choose one.")
         self._transact(namespaces.update, self.catalog, name, updates, removals)
@@ -113,7 +118,7 @@ class Tables:
 
     def load(self, caller: Caller, namespace: str, name: str) -> Metadata:
         """The metadata of a table."""
-        self._check_reads(caller, namespace)
+        self._check_use(caller, namespace, writes=False)
         return self._found(caller, namespace, name)
 
     def create(self, caller: Caller, namespace: str, request: Mapping[str, Any]) -> tuple[TableMetadata, str | None]:
@@ -178,13 +183,13 @@ class Tables:
         facts = files.facts(metadata.table, metadata.table)
         self._store(caller, [
             Change(namespace=source[0], name=source[1], expected=metadata.location, location=None),
-            Change(namespace=target[0], name=target[1], expected=None, location=metadata.location, facts=facts),
-        ], taken=ExistsError, written=False)  # fmt: skip
+            Change(namespace=target[0], name=target[1], expected=None, location=metadata.location, facts=facts, is_new=False),
+        ], taken=ExistsError)  # fmt: skip
 
     def register(self, caller: Caller, namespace: str, name: str, location: str, *, overwrite: bool) -> Metadata:
         """Make a table of a metadata file that is in the warehouse already. Only for people who may see all files there."""
         self.properties(caller, namespace, writes=True)
-        if not caller.may_register:
+        if not caller.is_admin:
             raise ForbiddenError("A metadata file of the warehouse is registered by an administrator only.")
         files.check_name("table", name)
         self.warehouse.check_metadata(location)
@@ -195,8 +200,8 @@ class Tables:
         files.check_format(metadata.table.format_version)
         self.warehouse.check_metadata(f"{metadata.table.location}/metadata")
         facts = files.facts(metadata.table, None)
-        change = Change(namespace=namespace, name=name, expected=pointer.location, location=location, facts=facts)
-        self._store(caller, [change], taken=ExistsError, written=False)
+        change = Change(namespace=namespace, name=name, expected=pointer.location, location=location, facts=facts, is_new=False)
+        self._store(caller, [change], taken=ExistsError)
         return metadata
 
     def _names(self, caller: Caller, namespace: str) -> list[str]:
@@ -223,21 +228,26 @@ class Tables:
         if not caller.may_write:
             raise ForbiddenError(f"{caller.name} may only read tables.")
 
-    def _check_reads(self, caller: Caller, namespace: str) -> None:
-        found: dict[str, str] | None = self._transact(namespaces.properties, self.catalog, namespace)
-        if not caller.may_use(namespace, found or {}, False):
-            raise ForbiddenError(f"{caller.name} may not read the namespace {namespace}.")
+    def _check_use(self, caller: Caller, namespace: str, *, writes: bool) -> None:
+        """ForbiddenError for a namespace that is restricted, or lies below a restricted one."""
+        properties: dict[str, str] = self._transact(namespaces.inherited, self.catalog, namespace)
+        if caller.may_use is not None:
+            may = caller.may_use(properties, writes)
+        elif caller.attempt is None or not rights.restricts(properties, writes=writes):
+            may = True
+        else:
+            may = rights.allow(properties, self._transact(tries.names_of, caller.attempt), writes=writes)
+        if not may:
+            raise ForbiddenError(f"{caller.name} may not {'write to' if writes else 'read'} the namespace {namespace}.")
 
-    def _store(
-        self, caller: Caller, changes: list[Change], *, taken: type[CatalogError] = CommitFailedError, written: bool = True
-    ) -> None:
+    def _store(self, caller: Caller, changes: list[Change], *, taken: type[CatalogError] = CommitFailedError) -> None:
         """Store the new pointers. If another one was faster, nothing is stored, and the new files are deleted."""
         refused: str | None = self._transact(_store, self.catalog, caller, changes)
         if refused is None:
             fault_points.point("tables.stored")
             return
-        for change in changes if written else ():
-            if change.location is not None:
+        for change in changes:
+            if change.is_new and change.location is not None:
                 self.warehouse.delete(change.location)
         raise taken(refused)
 
@@ -251,7 +261,13 @@ def _store(connection: Connection, catalog: str, caller: Caller, changes: list[C
         connection.rollback()
         return f"{stale.namespace}.{stale.name} has changed since it was read: this try has written to it at the same time."
     number, moved = publish.publish(connection, catalog, changes, by=caller.name)
-    if number is not None or _has(connection, catalog, changes):
+    if number is not None:
+        names = [f"{one.namespace}.{one.name}" for one in changes]
+        extra = {"tables": names, "publication": number}
+        entry = audit.begin(connection, "tables.commit", account=caller.name, address=caller.address, extra=extra)
+        audit.end(connection, entry, 200)
+        return None
+    if _has(connection, catalog, changes):
         return None
     connection.rollback()
     return "; ".join(f"{row.namespace}.{row.name} has changed since it was read: {row.writer} wrote it" for row in moved)

@@ -31,6 +31,7 @@ SECTIONS = {
         "tasks": "List, explain, clear tasks, and print logs.",
         "backfills": "Create, show, pause and cancel backfills.",
         "assets": "List assets and record updates.",
+        "tables": "List Iceberg tables, and roll them back.",
     },
     "What DAGs use": {
         "variables": "List, get, set, delete and import variables.",

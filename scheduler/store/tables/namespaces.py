@@ -33,6 +33,20 @@ def properties(connection: Connection, catalog: str, namespace: str) -> dict[str
     return None
 
 
+def inherited(connection: Connection, catalog: str, namespace: str) -> dict[str, str]:
+    """The properties of a namespace and of those above it; the nearest one counts."""
+    parts = namespace.split(".")
+    above = [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
+    found = connection.exec_driver_sql(
+        """
+        select property_key, property_value from iceberg_namespace_properties
+         where catalog_name = %s and namespace = any(%s) order by length(namespace)
+        """,
+        (catalog, above),
+    )
+    return dict(tuple(row) for row in found)
+
+
 def create(connection: Connection, catalog: str, namespace: str, values: Mapping[str, str]) -> bool:
     """Create a namespace; False if it exists."""
     _lock(connection)

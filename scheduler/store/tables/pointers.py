@@ -49,6 +49,8 @@ class Change:
     #: The updates of a commit, which may be applied to a newer table; None if it creates, drops or renames the table.
     updates: list[Any] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    #: Whether the metadata file was written for this change; else it was there before.
+    is_new: bool = True
 
 
 def of(connection: Connection, catalog: str, attempt: Pinned | None, namespace: str, name: str) -> Pointer:

@@ -62,6 +62,18 @@ select t.id, t.task_instance_id, t.dispatch_id::text, t.try_number, t.publicatio
 """
 
 
+#: What a task is called in the lists of a namespace. See scheduler/catalog/rights.py.
+NAMES = """
+select 'dag:' || r.dag_id from dag_run r join task_instance i on i.dag_run_id = r.id where i.id = %(ti_id)s
+ union all
+select 'tag:' || tag from task_instance i join dag_run r on r.id = i.dag_run_id join dag_version v on v.id = r.version_id
+ cross join lateral jsonb_array_elements_text(v.data->'tags') tag where i.id = %(ti_id)s
+ union all
+select 'bundle:' || b.bundle from task_instance i join dag_run r on r.id = i.dag_run_id join dag_version v on v.id = r.version_id
+  join bundle_version b on b.id = v.bundle_version_id where i.id = %(ti_id)s
+"""
+
+
 def new_token() -> str:
     """A random token."""
     return secrets.token_urlsafe(32)
@@ -77,6 +89,11 @@ def of_token(connection: Connection, token: str) -> Pinned | None:
     return rows.first(Pinned, connection.exec_driver_sql(BY_HASH, (hashed(token),)))
 
 
+def names_of(connection: Connection, attempt: Pinned) -> set[str]:
+    """The names of a task in the lists of a namespace: those of its DAG, its tags and its bundle."""
+    return set(connection.exec_driver_sql(NAMES, {"ti_id": attempt.task_instance_id}).scalars())
+
+
 def write(connection: Connection, attempt: Pinned, changes: list[Change]) -> Change | None:
     """Store what a try writes, all or nothing. The first change whose expected pointer is no longer its own, else None.
 
@@ -85,10 +102,11 @@ def write(connection: Connection, attempt: Pinned, changes: list[Change]) -> Cha
     # Until the commit, the report of the try waits: it publishes this, or this is refused.
     fencing.lock(connection, fencing.Writer(attempt.task_instance_id, attempt.dispatch_id, attempt.try_number))
     for change in sorted(changes, key=lambda one: (one.namespace, one.name)):
+        written = [change.location] if change.is_new and change.location is not None else []
         parameters = {
             "try": attempt.id, "namespace": change.namespace, "name": change.name, "expected": change.expected,
             "location": change.location, "updates": None if change.updates is None else json.dumps(change.updates),
-            "facts": json.dumps(change.facts), "written": [] if change.location is None else [change.location],
+            "facts": json.dumps(change.facts), "written": written,
         }  # fmt: skip
         stored = connection.exec_driver_sql(
             """

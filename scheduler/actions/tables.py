@@ -1,0 +1,47 @@
+"""Tables: roll one back to an earlier publication."""
+
+from typing import Any
+
+from sqlalchemy import Connection
+
+from paceline.exceptions import ConflictError, NotFoundError, UsageError
+from scheduler.actions.actor import Actor
+from scheduler.store.accounts import audit
+from scheduler.store.tables import history, pointers, publish
+from scheduler.store.tables.pointers import Change
+
+
+def parts(table: str) -> tuple[str, str]:
+    """The namespace and the name of a table. UsageError."""
+    namespace, _, name = table.rpartition(".")
+    if not namespace or not name:
+        raise UsageError(f"{table!r} is no table: write <namespace>.<name>, such as sales.orders.")
+    return namespace, name
+
+
+def roll_back(by: Actor, catalog: str, table: str, publication: int) -> dict[str, Any]:
+    """Make a table what it was after a publication, as a new publication, in one transaction.
+
+    Running tries that have written the table conflict with it. NotFoundError; ConflictError if the table is that already.
+    """
+    row: dict[str, Any] = by.write(_roll_back, catalog, table, publication, by=by.name)
+    return row
+
+
+def _roll_back(connection: Connection, catalog: str, table: str, publication: int, *, by: str) -> dict[str, Any]:
+    namespace, name = parts(table)
+    connection.exec_driver_sql(publish.HOLD)
+    then = history.at(connection, catalog, namespace, name, publication)
+    if then is None:
+        raise NotFoundError(f"The table {table} had no publication up to {publication}: see `paceline tables history {table}`.")
+    now = pointers.of(connection, catalog, None, namespace, name).location
+    if now == then["metadata_location"]:
+        raise ConflictError(f"The table {table} is as it was after publication {publication} already.")
+    change = Change(
+        namespace=namespace, name=name, expected=now, location=then["metadata_location"], facts=then["facts"], is_new=False
+    )
+    number, _ = publish.publish(connection, catalog, [change], by=by)
+    assert number is not None, "the counter is locked, so the table is the current one"
+    extra = {"table": table, "to": then["publication"], "publication": number}
+    audit.end(connection, audit.begin(connection, "tables.rollback", account=by, address=None, extra=extra), 200)
+    return {"table": table, "publication": number, "rolled_back_to": then["publication"], "is_dropped": change.location is None}

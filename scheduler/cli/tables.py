@@ -1,0 +1,80 @@
+"""`paceline tables`: lists Iceberg tables with their history, rolls one back, and deletes what dead tries left."""
+
+import click
+
+from paceline.exceptions import UsageError
+from scheduler.cli import lazy, options, output
+
+COLUMNS = [
+    "table",
+    "publication",
+    "published_at",
+    "published_by",
+    "run_id",
+    "operation",
+    "added_rows",
+    "deleted_rows",
+    "total_rows",
+]
+table = click.argument("table", metavar="TABLE")
+limit = click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Maximum number.")
+
+
+@click.group(cls=lazy.NounGroup)
+def tables() -> None:
+    """List Iceberg tables, show their history, and roll them back."""
+
+
+@tables.command("list")
+@click.option("--namespace", help="Only tables of this namespace.")
+@limit
+@options.as_table
+def list_(namespace: str | None, *, limit: int) -> None:
+    """List the current tables with their last publications."""
+    from scheduler.store.tables import history
+
+    catalog = options.settings().tables.catalog
+    output.listing(options.transact(history.tables, catalog, namespace, limit), COLUMNS, empty="No tables.")
+
+
+@tables.command("history")
+@table
+@limit
+@options.as_table
+def history_(table: str, *, limit: int) -> None:
+    """List the publications of a table, newest first, with the tasks that made them."""
+    from scheduler.actions import tables as actions
+    from scheduler.store.tables import history
+
+    rows = options.transact(history.history, options.settings().tables.catalog, *actions.parts(table), limit)
+    output.listing(rows, [*COLUMNS[1:], "is_dropped"], empty=f"The table {table} has no publications.")
+
+
+@tables.command()
+@table
+@click.option("--to", "publication", type=click.IntRange(0, lazy.LARGEST), required=True, help="Publication to go back to.")
+@options.as_json
+def rollback(table: str, publication: int) -> None:
+    """Make a table what it was after a publication. That is a publication too, so it can be undone in the same way."""
+    from scheduler.actions import tables as actions
+
+    row = actions.roll_back(options.actor(), options.settings().tables.catalog, table, publication)
+    output.result(
+        row, f"Table {table} is as it was after publication {row['rolled_back_to']}; this is publication {row['publication']}."
+    )
+
+
+@tables.command()
+@click.option("--older", type=click.FloatRange(min=0), help="Seconds since the try began. Default: tables.keep_dead_tries.")
+@click.option("--limit", type=click.IntRange(1, 1_000_000), default=1000, show_default=True, help="Maximum number of tries.")
+@options.as_json
+def gc(older: float | None, limit: int) -> None:
+    """Delete the files of tries that ended without a publication."""
+    settings = options.settings()
+    if not settings.tables.warehouse:
+        raise UsageError("There are no tables: set tables.warehouse, and install paceline[tables].")
+    from scheduler.catalog import gc as collection
+
+    done = collection.collect(settings, options.engine(), older_s=older, limit=limit)
+    row = {"tries": done.tries, "files": done.files, "failed": done.failed}
+    output.result(row, f"Deleted {done.files} files of {done.tries} tries; {done.failed} could not be deleted.")

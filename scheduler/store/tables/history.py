@@ -1,0 +1,54 @@
+"""What the tables were, for people: lists, the history of a table, and where it was at a publication."""
+
+from typing import Any
+
+from sqlalchemy import Connection
+
+from scheduler.store.db import rows
+
+#: What a row shows of a publication.
+_COLUMNS = """
+    v.publication, v.published_at, v.published_by, v.dag_id, v.run_id, v.task_id, v.map_index, v.try_number,
+    v.metadata_location is null as is_dropped, v.facts->>'operation' as operation, (v.facts->>'snapshot_id')::bigint as snapshot_id,
+    (v.facts->>'added_records')::bigint as added_rows, (v.facts->>'deleted_records')::bigint as deleted_rows,
+    (v.facts->>'total_records')::bigint as total_rows, v.metadata_location
+"""
+LIST = f"""
+select i.table_namespace || '.' || i.table_name as "table", {_COLUMNS}
+  from iceberg_tables i
+  left join lateral (
+       select * from table_version v where v.catalog = i.catalog_name and v.namespace = i.table_namespace and v.name = i.table_name
+        order by v.publication desc limit 1) v on true
+ where i.catalog_name = %(catalog)s and (%(namespace)s::text is null or i.table_namespace = %(namespace)s)
+ order by 1 limit %(limit)s
+"""
+HISTORY = f"""
+select v.namespace || '.' || v.name as "table", {_COLUMNS}
+  from table_version v where v.catalog = %(catalog)s and v.namespace = %(namespace)s and v.name = %(name)s
+ order by v.publication desc limit %(limit)s
+"""
+
+
+def tables(connection: Connection, catalog: str, namespace: str | None, limit: int) -> list[dict[str, Any]]:
+    """The current tables with their last publications, by name."""
+    return rows.dicts(connection.exec_driver_sql(LIST, {"catalog": catalog, "namespace": namespace, "limit": limit}))
+
+
+def history(connection: Connection, catalog: str, namespace: str, name: str, limit: int) -> list[dict[str, Any]]:
+    """The publications of a table, newest first."""
+    return rows.dicts(
+        connection.exec_driver_sql(HISTORY, {"catalog": catalog, "namespace": namespace, "name": name, "limit": limit})
+    )
+
+
+def at(connection: Connection, catalog: str, namespace: str, name: str, publication: int) -> dict[str, Any] | None:
+    """The metadata file and facts of a table after a publication; None if it had no publication until then."""
+    return rows.first_dict(
+        connection.exec_driver_sql(
+            """
+            select publication, metadata_location, facts from table_version
+             where catalog = %s and namespace = %s and name = %s and publication <= %s order by publication desc limit 1
+            """,
+            (catalog, namespace, name, publication),
+        )
+    )

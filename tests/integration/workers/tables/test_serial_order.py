@@ -1,0 +1,126 @@
+"""Appends and overwrites of several writers at once are equal to the same ones in the order of their publications.
+
+`make test-tables` runs 10,000 of them (TABLES_WRITES).
+"""
+
+import os
+import queue
+import random
+import threading
+from dataclasses import dataclass
+
+import pytest
+from pyiceberg.catalog import load_catalog
+from support.scenario import Scenario, dag
+from support.tables import SCHEMA, Lake, ids, rows
+
+from paceline.states import TaskState
+from scheduler.messaging.publisher import Publisher
+from scheduler.messaging.wakeups import Wakeups
+from scheduler.process import fault_points
+from scheduler.store.worker import table_tries
+from scheduler.store.worker.claims import Claim, Ending, Refused
+from scheduler.store.worker.hot_path import HotPath
+from scheduler.store.worker.table_tries import TablesChangedError
+from workers.tables import publication
+from workers.task.follow import Follower
+
+WRITES = int(os.environ.get("TABLES_WRITES", "40"))
+WRITERS, TABLES = 8, ("t0", "t1", "t2", "t3")
+
+
+@dataclass
+class Write:
+    """What a task instance does: it appends its number to these tables, or overwrites them with it."""
+
+    number: int
+    tables: list[str]
+    overwrites: bool
+
+
+class Writer(threading.Thread):
+    """A pool process of its own, with its own connection."""
+
+    def __init__(self, lake: Lake, messages: "queue.Queue[tuple[int, str] | None]", writes: dict[str, Write]) -> None:
+        super().__init__(daemon=True)
+        scenario = lake.scenario
+        self._lake, self._messages, self._writes = lake, messages, writes
+        self._hot = HotPath(scenario.settings, scenario.worker_id)
+        self._follower = Follower(self._hot, Publisher(scenario.settings), Wakeups(scenario.settings), enabled=True)
+        self.published: dict[str, Write] = {}
+        self.conflicts = 0
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            while (message := self._messages.get()) is not None:
+                if (claim := self._hot.claim(*message)) is not None:
+                    self._one(claim)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._hot.close()
+
+    def _one(self, claim: Claim) -> None:
+        write = self._writes[claim.task_id]
+        token = table_tries.give_token(self._hot.dicts, claim)
+        catalog = load_catalog("lake", **self._lake.access(token).properties)
+        for name in write.tables:
+            table = catalog.load_table(f"sales.{name}")
+            table.overwrite(rows(write.number)) if write.overwrites else table.append(rows(write.number))
+        try:
+            answer = publication.repeated(
+                lambda: self._follower.report(claim, Ending(TaskState.SUCCESS, tables="lake")),
+                lambda error: publication.move(self._lake.scenario.settings, self._hot, claim, error),
+            )
+        except TablesChangedError:
+            self.conflicts += 1
+            self._follower.report(claim, Ending(TaskState.FAILED, reason="conflict"))
+        else:
+            assert not isinstance(answer, Refused)
+            self.published[claim.task_id] = write
+
+
+@pytest.mark.timeout(7200 if WRITES > 100 else 120)
+@pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
+def test_concurrent_writes_equal_some_serial_order_and_it_is_that_of_the_publications(lake: Lake) -> None:
+    scenario: Scenario = lake.scenario
+    assert fault_points.point is bool
+    for name in TABLES:
+        lake.person().create_table(f"sales.{name}", SCHEMA, properties={"paceline.rebase-appends": "true"}).append(rows(0))
+    choose = random.Random(20261128)
+    writes = {
+        f"w{number:05d}": Write(number, choose.sample(TABLES, choose.randint(1, 3)), choose.random() < 0.25)
+        for number in range(1, WRITES + 1)
+    }
+    scenario.sql("update pool set slots = 100000")
+    messages: queue.Queue[tuple[int, str] | None] = queue.Queue()
+    writers = [Writer(lake, messages, writes) for _ in range(WRITERS)]
+    for writer in writers:
+        writer.start()
+    scenario.triggered(dag("ops", {task_id: [] for task_id in writes}, max_active_tasks=100_000))
+    for _ in range(WRITES * 20):
+        scenario.turn()
+        for message in scenario.messages():
+            messages.put(message)
+        if not scenario.rows("select 1 from dag_run where state in ('queued', 'running')"):
+            break
+    for _ in writers:
+        messages.put(None)
+    for writer in writers:
+        writer.join(60)
+        assert writer.error is None, writer.error
+    published = {task_id: write for writer in writers for task_id, write in writer.published.items()}
+    conflicts = sum(writer.conflicts for writer in writers)
+    assert len(published) + conflicts == WRITES
+    assert len(published) > WRITES / 4
+    expected: dict[str, list[int]] = {name: [0] for name in TABLES}
+    order = scenario.rows("select distinct publication, task_id from table_version where task_id is not null order by 1")
+    for _, task_id in order:
+        write = published.pop(task_id)
+        for name in write.tables:
+            expected[name] = [write.number] if write.overwrites else [*expected[name], write.number]
+    assert published == {}
+    assert {name: ids(lake.person().load_table(f"sales.{name}")) for name in TABLES} == {
+        name: sorted(numbers) for name, numbers in expected.items()
+    }
