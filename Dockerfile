@@ -60,7 +60,7 @@ RUN apt-get update \
 # Folders that become volumes belong to the user, so that new volumes belong to it too.
 RUN useradd --uid 10001 --user-group --create-home paceline \
  && install -d -o paceline -g paceline /opt/paceline/dags /opt/paceline/config \
-      /var/lib/paceline /var/lib/paceline/data /var/lib/paceline/logs
+      /var/lib/paceline /var/lib/paceline/bundles /var/lib/paceline/data /var/lib/paceline/logs
 WORKDIR /opt/paceline
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
     PACELINE_HOME=/var/lib/paceline PACELINE_DAGS_FOLDER=/opt/paceline/dags

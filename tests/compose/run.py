@@ -21,7 +21,19 @@ from typing import Any
 
 from autoscale import check_autoscale
 from backlog import check_backlog
-from stack import CHECKOUT, PACELINE_SERVICES, CheckError, Stack, call, compose_command, eventually, expect, require_engine, say
+from stack import (
+    CHECKOUT,
+    PACELINE_SERVICES,
+    PROGRAMS,
+    CheckError,
+    Stack,
+    call,
+    compose_command,
+    eventually,
+    expect,
+    require_engine,
+    say,
+)  # fmt: skip
 
 IMAGE, SLIM_IMAGE = "paceline:latest", "paceline-slim:latest"
 HEAVY = "spark-heavy"
@@ -154,7 +166,7 @@ def check_spark(stack: "Stack") -> None:
 def check_secrets(stack: "Stack") -> None:
     """No process shows a secret to programs that author code can start in its container, health checks included."""
     say("Looking for secrets as the author's code can")
-    program = "/opt/paceline/dags/look_around_parts/seen.py"
+    program = f"{PROGRAMS}/look_around_parts/seen.py"
     for service in PACELINE_SERVICES:
         # With an empty environment, as the processes of tasks have one without secrets.
         found = stack.compose("exec", "-T", service, "env", "-i", "/opt/venv/bin/python", program, "1").strip()

@@ -17,6 +17,8 @@ from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PROJECT = "paceline-test"
+#: Where the services have the DAGs of the test and their programs.
+PROGRAMS = "/opt/paceline/programs"
 #: The services whose containers have secrets and Paceline.
 PACELINE_SERVICES = ("scheduler", "worker", "worker-spark", "worker-spark-heavy", "waiter", "web", "flower", "spark-master")
 
@@ -119,14 +121,16 @@ def generated() -> str:
 
 
 def with_dags_of_test(folder: Path) -> Path:
-    """A second Compose file: it mounts the DAGs of the checkout together with those beside this file."""
+    """A second Compose file: schedulers get the DAGs of the checkout together with those beside this file.
+
+    The programs of these DAGs are in every service too, but not where a DAG file would be found.
+    """
     shutil.copytree(CHECKOUT / "dags", folder / "dags")
     shutil.copytree(Path(__file__).parent / "dags", folder / "dags", dirs_exist_ok=True)
     for place in (folder, *folder.rglob("*")):
         place.chmod(0o755 if place.is_dir() else 0o644)
-    mounted = {
-        service: {"volumes": [f"{folder / 'dags'}:/opt/paceline/dags:ro"]} for service in (*PACELINE_SERVICES, "spark-worker")
-    }
+    mounted = {service: {"volumes": [f"{folder / 'dags'}:{PROGRAMS}:ro"]} for service in PACELINE_SERVICES}
+    mounted["scheduler"]["volumes"].append(f"{folder / 'dags'}:/opt/paceline/dags:ro")
     file = folder / "compose.json"
     file.write_text(json.dumps({"services": mounted}), encoding="utf-8")
     return file
