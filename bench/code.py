@@ -55,10 +55,11 @@ def _shapes(options: Options) -> dict[str, Any]:
             for number in range(count):
                 _deploy(stack, side, shapes.files_of(of[side] for of in sides.values()) | {"lib.py": f"VERSION = {number}"})
                 # A run of it, so that workers have it in their cache and pool processes loaded.
-                stack.wait_closed(stack.trigger(sides["many"][side].dag_ids[:8]))
+                stack.wait_closed(stack.trigger(sides["many"][side].dag_ids[:4]))
         for name in SHAPES:
             for shape in sides[name].values():
-                measuring.run(stack, shape)  # warm-up
+                # Warm-up: enough runs at once that each pool process loads the files.
+                stack.wait_closed(stack.trigger(shape.dag_ids * (2 if name == "many" else 8)))
             rounds = []
             for iteration in range(options.iterations):
                 order = list(SIDES) if iteration % 2 == 0 else list(reversed(SIDES))

@@ -178,10 +178,13 @@ class BundleManager:
                 python.exception(ANSWER_S)
             if not self._keeps(claimed):
                 return None
-        for some in parse_folder(self._parser, folder, self._settings, python.result()):
-            answers += some
-            if not self._keeps(claimed):
-                return None
+        try:
+            for some in parse_folder(self._parser, folder, self._settings, python.result()):
+                answers += some
+                if not self._keeps(claimed):
+                    return None
+        finally:
+            self._environments.release(python.result())
         return answers
 
     def _keeps(self, claimed: ClaimedVersion) -> bool:

@@ -68,13 +68,20 @@ class Environments:
         """The Python for the files of a bundle version: that of its environment, which is installed first if it is not there.
 
         It is the Python of this process if the bundle requires nothing, or the setting allows no installation. An environment
-        stays as long as this process. RequirementsError if the requirements cannot be installed.
+        stays until `release`, or until this process has ended. RequirementsError if the requirements cannot be installed.
         """
         if not self._limits.install_requirements:
             return sys.executable
         if folder not in self._known:
             self._known[folder] = self._installed(folder)
         return self._known[folder]
+
+    def release(self, python: str) -> None:
+        """Do not use the environment of this Python any more."""
+        self._known = {folder: known for folder, known in self._known.items() if known != python}
+        lock = self._held.pop(Path(python).parents[1].name, None)
+        if lock is not None:
+            os.close(lock)
 
     def _installed(self, folder: Path) -> str:
         required = next((name for name in FILES if (folder / name).is_file()), None)

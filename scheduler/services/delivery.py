@@ -220,6 +220,7 @@ class _LoadedFile:
     def __init__(self, delivery: Delivery, version: int | None, file: str) -> None:
         self._host, self._cache, self._folder = delivery.host, delivery.cache, delivery.settings.dags_folder
         self._environments = delivery.environments
+        self._python = sys.executable
         self._version = version
         self._file = file
         self._is_open = False
@@ -230,11 +231,10 @@ class _LoadedFile:
         if self._is_open or self._problem is not None:
             return self._problem
         try:
-            python = sys.executable
             if self._version is not None:
                 self._folder = self._cache.path(self._version)
-                python = self._environments.python(self._folder)
-            problem = self._host.open(self._file, log_path, self._folder, python)
+                self._python = self._environments.python(self._folder)
+            problem = self._host.open(self._file, log_path, self._folder, self._python)
             self._is_open = True
         except ChildEnded as ended:
             problem = f"while it was loaded, {ended}"
@@ -254,6 +254,7 @@ class _LoadedFile:
             self._is_open = False
         if self._version is not None:
             self._cache.release(self._version)
+            self._environments.release(self._python)
 
 
 def _log_path(notice: Notice, settings: Settings) -> str:

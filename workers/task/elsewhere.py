@@ -69,6 +69,8 @@ class Elsewhere:
     place: int
     cache: BundleCache
     environments: Environments
+    #: The Python for each bundle version, and the processes by Python, those that ran longest ago first.
+    _pythons: dict[int, str] = field(default_factory=dict)
     _processes: "OrderedDict[str, OtherProcess]" = field(default_factory=OrderedDict)
 
     def process(self, dag: SerializedDag) -> "OtherProcess | None":
@@ -76,18 +78,24 @@ class Elsewhere:
 
         The environment is installed first if it is not there. RequirementsError if that fails; errors as for BundleCache.path.
         """
-        if dag.bundle_version is None:
+        version = dag.bundle_version
+        if version is None:
             return None
-        python = self.environments.python(self.cache.path(dag.bundle_version))
+        if version not in self._pythons:
+            self._pythons[version] = self.environments.python(self.cache.path(version))
+        python = self._pythons[version]
         if python == sys.executable:
             return None
+        self.cache.release(version)  # the other process loads it
         process = self._processes.pop(python, None)
         if process is None or process.is_over:
             process = OtherProcess(python, Start(self.settings, self.place, dict(os.environ), dict(secrets_backend.taken())))
         self._processes[python] = process
         while len(self._processes) > MOST:
-            _, oldest = self._processes.popitem(last=False)
-            oldest.end()
+            oldest, ended = self._processes.popitem(last=False)
+            ended.end()
+            self._pythons = {number: known for number, known in self._pythons.items() if known != oldest}
+            self.environments.release(oldest)
         return process
 
 
