@@ -6,6 +6,7 @@ import hashlib
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from paceline.authoring import zones
 from paceline.exceptions import PacelineError
 
 #: The column with the task instance that wrote a row, as a hash of its DAG, run, task and map index.
@@ -32,7 +33,7 @@ def bounds(values: Any, kind: str, transform: str) -> tuple[Any, Any]:
     start, end = values["data_interval_start"], values["data_interval_end"]
     if start is None or end is None:
         raise PacelineError("The run has no logical date, so there is no interval to replace; trigger it with --logical-date.")
-    zone = getattr(values["dag"], "timezone", None) or UTC if kind == "date" else UTC
+    zone = zones.load(values["dag"].timezone) if kind == "date" else UTC
     first, last = (datetime.fromtimestamp(one.timestamp(), zone) for one in (start, end))
     if first == last:
         first, last = _period(first, "day" if kind == "date" and transform in {"", "identity"} else transform)

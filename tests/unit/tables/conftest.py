@@ -43,7 +43,7 @@ def in_task(catalog: SqlCatalog) -> InTask:
             xcom_push=pushed.__setitem__, xcom_pull=lambda *_, key, default=None, **__: pushed.get(key, default),
         )  # fmt: skip
         return execution.current({
-            "ti": ti, "dag": SimpleNamespace(timezone=UTC), "logical_date": start, "data_interval_start": start,
+            "ti": ti, "dag": SimpleNamespace(timezone="UTC"), "logical_date": start, "data_interval_start": start,
             "data_interval_end": start + timedelta(hours=hours),
         })  # fmt: skip
 
