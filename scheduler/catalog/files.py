@@ -59,18 +59,14 @@ class Warehouse:
 
     def check_location(self, location: str, namespace: str, what: str) -> str:
         """A folder that a client has chosen, without a trailing slash. ForbiddenError outside of the folder of the namespace."""
-        location = location.rstrip("/")
-        if location.startswith("/"):
-            location = f"file://{location}"
-        elif re.match(r"file:/(?!/)", location):  # as Hadoop writes it
-            location = f"file://{location.removeprefix('file:')}"
+        location = _url(location.rstrip("/"))
         self._check_inside(location, self.folder(namespace), what)
         return location
 
     def check_file(self, location: str, table: TableMetadata, what: str) -> None:
         """A file that a client names as part of a table. ForbiddenError outside of the folders of the table."""
         folders = [table.location, *(table.properties[key] for key in PATHS if key in table.properties)]
-        if not any(_is_inside(location, folder) for folder in folders):
+        if not any(_is_inside(_url(location), _url(folder)) for folder in folders):
             raise ForbiddenError(f"The {what} {location} is outside of the folder of its table, {table.location}.")
 
     def check_properties(self, properties: dict[str, str], namespace: str) -> None:
@@ -111,6 +107,13 @@ class Warehouse:
     def _check_inside(location: str, folder: str, what: str) -> None:
         if not _is_inside(location, folder):
             raise ForbiddenError(f"The {what} {location} is outside of {folder}, where this namespace has its tables.")
+
+
+def _url(location: str) -> str:
+    """A location as a URL; Hadoop writes a path of this machine with one slash."""
+    if location.startswith("/"):
+        return f"file://{location}"
+    return f"file://{location.removeprefix('file:')}" if re.match(r"file:/(?!/)", location) else location
 
 
 def _is_inside(location: str, folder: str) -> bool:

@@ -158,6 +158,22 @@ def _java(settings: Settings) -> Iterator[Finding]:
         archived = java.archive_path(settings).is_file()
         start = "starts from an archive of Spark's classes" if archived else "would start sooner after `paceline spark archive`"
         yield checks.good("java", f"{path}, version {version or 'unknown'}; {start}")
+        if settings.tables.warehouse:
+            yield _tables_of_spark(settings)
+
+
+def _tables_of_spark(settings: Settings) -> Finding:
+    """Whether Spark can use the catalog of tables."""
+    from scheduler.embedded import checks
+    from workers.spark import iceberg
+
+    try:
+        jars = iceberg.fetched(settings)
+    except iceberg.JarsMissingError as missing:
+        message, _, fix = str(missing).partition(": ")
+        return checks.bad("spark-tables", f"{message}; PySpark tasks run without the catalog.", checks.sentence(fix))
+    where = "fetches the jars of Iceberg with its first task" if jars is None else f"uses {', '.join(jars)}"
+    return checks.good("spark-tables", f"Spark {where} for tables")
 
 
 def _print(findings: list[Finding], versions: dict[str, str], *, healthy: bool) -> None:

@@ -411,6 +411,10 @@ class Tables(Section):
     """Name of the catalog in Spark and SQL, and in the tables of the database."""
     storage_options: StorageOptions = Field(default="", examples=["s3.endpoint=http://minio:9000 s3.region=us-east-1"])
     """Properties of pyiceberg for the storage: key=value pairs, separated by spaces. May hold credentials."""
+    spark_packages: str = ""
+    """Maven coordinates with which Spark uses tables, fetched once. If empty, the runtime of Iceberg for the installed Spark."""
+    spark_jars: str = Field(default="", examples=["/opt/iceberg"])
+    """Jars, or folders with jars, with which Spark uses tables, separated by commas. With these, nothing is fetched."""
     keep_dead_tries: Seconds = 86_400
     """Seconds after which the files of a try that published nothing are deleted. It must be longer than the longest try."""
 

@@ -11,8 +11,9 @@ from scheduler.settings import Settings
 from scheduler.store.worker.external_jobs import ExternalJob
 from workers.process import progress, trace_properties
 from workers.spark import conf, java, reachable
-from workers.spark.applications import driver
+from workers.spark.applications import driver, tables
 from workers.spark.applications.jobs import Jobs
+from workers.spark.applications.tables import TryCatalog
 from workers.spark.applications.tracking import Followed, end_for, say
 from workers.spark.clusters import calls, command, target
 from workers.spark.clusters.command import Submission
@@ -34,12 +35,18 @@ class Submitter:
     """The function that a rendered operator calls."""
 
     def __init__(
-        self, values: Mapping[str, Any], settings: Settings, jobs: Jobs, cluster_of: target.ClusterOf = target.cluster_of
+        self,
+        values: Mapping[str, Any],
+        settings: Settings,
+        jobs: Jobs,
+        cluster_of: target.ClusterOf = target.cluster_of,
+        catalog: TryCatalog | None = None,
     ) -> None:
         self._cluster_of = cluster_of
         self._values = values
         self._settings = settings
         self._jobs = jobs
+        self._catalog = catalog
 
     def __call__(self, operator: SparkOperator) -> None:
         ti = self._values["ti"]
@@ -57,12 +64,16 @@ class Submitter:
             # The driver may print them, for example with --verbose.
             secrets_masker.mask_secret(secret)
         self._check(submission, cluster)
-        submission = cluster.tagged(submission).with_conf(cluster.environment_as_conf(submission))
         former = self._settle(operator)
         if former is None:
             reachable.check_master(
                 where.address, timeout_s=self._settings.spark.submit_timeout, correct="the connection or the master of this task"
             )
+            if self._catalog is not None:
+                submission = tables.added(submission, cluster, self._settings, self._catalog)
+        elif self._catalog is not None:
+            self._catalog.take_over()
+        submission = cluster.tagged(submission).with_conf(cluster.environment_as_conf(submission))
         followed = former or self._followed(self._jobs.add(submission))
         with self._jobs.reported(lambda: _progress(followed.ids, jobs=bool(self._settings.tracing.otlp_endpoint))):
             if former is not None or where.is_cluster_mode:

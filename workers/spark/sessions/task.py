@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.authoring import context, execution
 from paceline.authoring.abstract_operator import AbstractOperator
@@ -18,21 +18,32 @@ from scheduler.settings import Settings
 from workers.process import progress, trace_properties
 from workers.process.logs import LoggerStates, stamp, worker_log
 from workers.process.progress import Look, Progress
-from workers.spark import causes, conf, frames, java
+from workers.spark import causes, conf, frames, iceberg, java
+from workers.spark.iceberg import JarsMissingError
 from workers.spark.sessions import configuration, jvm_state, python_side, session, session_pool
 from workers.spark.sessions.jvm import JvmError
 from workers.spark.sessions.session_pool import WarmJvm
 
+if TYPE_CHECKING:
+    from scheduler.catalog.access import Access
+
 #: Reports the progress of the task inside the `with` block.
 Watched = Callable[[Look], AbstractContextManager[None]]
 
+#: Gives the try what it needs to use tables.
+Give = Callable[[], "Access"]
 #: The output of the JVM during the last task.
 _output: list[str] = [""]
+#: Why the last task had no catalog of tables, if tables are on; else empty.
+_no_tables: list[str] = [""]
 
 
-def run(operator: AbstractOperator, values: context.Context, settings: Settings, watched: Watched) -> object:
+def run(
+    operator: AbstractOperator, values: context.Context, settings: Settings, watched: Watched, give: Give | None = None
+) -> object:
     """Run a PySpark task; its context has a new `spark` (SparkSession) and `sc` (SparkContext).
 
+    With `give`, the session uses the catalog of tables.
     FailTask if there is no Java that Spark can use, or if its conf is not valid.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -41,6 +52,7 @@ def run(operator: AbstractOperator, values: context.Context, settings: Settings,
     configuration.check(own)
     for_jvm, for_session = configuration.split(own)
     jvm_conf = configuration.merged(settings, for_jvm)
+    catalog = {} if give is None else _catalog(settings, jvm_conf, own, give)
     keep = settings.spark.warm and getattr(operator, "warm", True)
     options = java.archive_options(settings)
 
@@ -51,7 +63,7 @@ def run(operator: AbstractOperator, values: context.Context, settings: Settings,
         _output[:] = [warm.jvm.recent_output()]
         session_pool.release(warm, settings.spark) if keep else session_pool.end(warm)
 
-    warm, begun = _begun(take, release, for_session, name=_name(values["ti"]))
+    warm, begun = _begun(take, release, for_session, catalog, name=_name(values["ti"]))
     # Including the loggers of PySpark and py4j, which exist only after the first task that imports them.
     loggers = LoggerStates()
     loggers.note_new()
@@ -75,16 +87,33 @@ def run(operator: AbstractOperator, values: context.Context, settings: Settings,
         release(warm)
 
 
+def _catalog(settings: Settings, jvm_conf: dict[str, str], own: Mapping[str, str], give: Give) -> dict[str, str]:
+    """The keys of a session with the catalog of the try. Adds those of its JVM to `jvm_conf`; without jars, there is no catalog."""
+    _no_tables[:] = [""]
+    try:
+        jvm_conf |= iceberg.jvm_conf(settings, jvm_conf)
+    except JarsMissingError as missing:
+        _no_tables[:] = [str(missing)]
+        print(f"{stamp()} WARNING spark: this session has no catalog {settings.tables.catalog!r} of tables. {missing}")  # noqa: T201
+        return {}
+    return iceberg.session_conf(give(), own)
+
+
 def _begun(
-    take: Callable[[], WarmJvm], release: Callable[[WarmJvm], None], own: Mapping[str, str], *, name: str
+    take: Callable[[], WarmJvm],
+    release: Callable[[WarmJvm], None],
+    own: Mapping[str, str],
+    catalog: Mapping[str, str],
+    *,
+    name: str,
 ) -> tuple[WarmJvm, session.Begun]:
-    """A session for the task in a used JVM, or in a new one if a used JVM cannot create a session."""
+    """A session with a task's own keys and those of its catalog: in a used JVM, or in a new one if that cannot create it."""
     while True:
         warm = take()
         try:
             with warm.jvm.must_answer(session_pool.ANSWER_S) if warm.tasks else contextlib.nullcontext():
                 warm.check(own)
-                return warm, session.begin(warm, own, name=name)
+                return warm, session.begin(warm, {**catalog, **own}, name=name)
         except FailTask:  # a value that is not valid for its key
             release(warm)
             raise
@@ -115,6 +144,8 @@ def cause(error: BaseException) -> str | None:
     """The cause for `error` of the last task of this process; None if the error is clear by itself."""
     if isinstance(error, PacelineError) or not isinstance(error, Exception):
         return None
+    if _no_tables[0] and iceberg.NO_TABLE.search(str(error)):
+        return _no_tables[0]
     return causes.of_error(error, *_output)
 
 

@@ -1,0 +1,252 @@
+"""Spark on the catalog of a try: warm sessions of real Spark, the real catalog, and what others see before and after the report."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support import tables
+from support.scenario import Scenario
+from support.tables import Lake
+
+from paceline.states import TaskState
+from scheduler.settings import Paths, Settings
+from scheduler.settings.sections import Tables as TablesSettings
+from scheduler.store.db import rows
+from scheduler.store.tables import publish
+from scheduler.store.worker import table_tries
+from scheduler.store.worker.claims import Claim, Ending
+from workers.spark import iceberg
+from workers.spark.sessions import configuration, session, session_pool
+from workers.spark.sessions.session_pool import WarmJvm
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+#: A folder with the jar of Iceberg for the installed Spark. Without it, spark-submit fetches the jar into a folder of this session.
+JARS = "PACELINE_TEST_ICEBERG_JARS"
+#: The catalog starts threads in this process. For a worker, it is another process.
+THREADS = "a thread of an ended task may still use it"
+
+
+@pytest.fixture(scope="module")
+def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmJvm]:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings = Settings(
+        paths=Paths(home=tmp_path_factory.mktemp("home")), tables=TablesSettings(spark_jars=os.environ.get(JARS, ""))
+    )
+    conf = configuration.merged(settings, {"spark.ui.enabled": "true", "spark.ui.port": "0"})
+    try:
+        conf |= iceberg.jvm_conf(settings, conf)
+    except iceberg.JarsMissingError as missing:
+        pytest.skip(f"{missing} Tests find them in the folder {JARS}.")
+    warm = session_pool.start(conf, {}, settings.spark)
+    yield warm
+    session_pool.end(warm)
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    return tables.with_tables(settings)
+
+
+@pytest.fixture
+def lake(make_scenario: Callable[..., Scenario]) -> Iterator[Lake]:
+    with tables.lake(make_scenario()) as served:
+        served.person().create_namespace("sales")
+        yield served
+
+
+class Task:
+    """A running task instance with a session."""
+
+    def __init__(
+        self, lake: Lake, jvm: WarmJvm, dag_id: str, claim: Claim | None = None, own: Mapping[str, str] | None = None
+    ) -> None:
+        self.lake, self.jvm = lake, jvm
+        self.claim = claim or lake.claim(dag_id)
+        self.token = table_tries.give_token(lake.scenario.hot, self.claim)
+        self.conf = iceberg.session_conf(lake.access(self.token), own or {}) | dict(own or {})
+
+    def run(self, work: "Callable[[SparkSession], Any]") -> Any:
+        with session.opened(self.jvm, self.conf, name="test") as spark:
+            result = work(spark)
+        if self.jvm.unfit == THREADS:
+            self.jvm.unfit = None
+        return result
+
+    def sql(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Run the statements in one session; the rows of the last."""
+        return self.run(lambda spark: [tuple(row) for row in [spark.sql(one) for one in statements][-1].collect()])
+
+    def ends(self, state: TaskState = TaskState.SUCCESS) -> None:
+        if state is TaskState.SUCCESS:
+            claim, catalog = self.claim, self.lake.tables.catalog
+            of_try = {
+                "ti_id": claim.id, "dispatch_id": claim.dispatch_id, "dag_id": claim.dag_id, "run_id": claim.run_id,
+                "task_id": claim.task_id, "map_index": claim.map_index, "try_number": claim.try_number, "by": "a task",
+                "catalog": catalog,
+            }  # fmt: skip
+            with self.lake.scenario.engine.begin() as connection:
+                connection.exec_driver_sql(publish.HOLD_FOR_TRY, of_try)
+                assert not publish.moved(rows.of_result(publish.Row, connection.exec_driver_sql(publish.PUBLISH_TRY, of_try)))
+        assert self.lake.scenario.follower.report(self.claim, Ending(state, delay_s=0)).is_stored
+
+
+def seen(lake: Lake, name: str) -> list[tuple[Any, ...]] | None:
+    """The rows that others see; None if there is no such table."""
+    catalog = lake.person()
+    if not catalog.table_exists(name):
+        return None
+    found = catalog.load_table(name).scan().to_arrow().to_pylist()
+    return sorted(tuple(row.values()) for row in found)
+
+
+def test_two_tables_appear_together_with_the_success_of_their_task(lake: Lake, jvm: WarmJvm) -> None:
+    task = Task(lake, jvm, "d")
+
+    def work(spark: "SparkSession") -> Any:
+        spark.createDataFrame([(1, "a"), (2, "b")], "id int, v string").createOrReplaceTempView("given")
+        spark.table("given").write.saveAsTable("sales.orders")
+        spark.sql("create table sales.sums as select count(*) as orders from sales.orders")
+        return [tuple(row) for row in spark.sql("select o.id, s.orders from sales.orders o, sales.sums s order by 1").collect()]
+
+    assert task.run(work) == [(1, 2), (2, 2)], "the task reads what it wrote"
+    assert (seen(lake, "sales.orders"), seen(lake, "sales.sums")) == (None, None)
+
+    task.ends()
+
+    assert (seen(lake, "sales.orders"), seen(lake, "sales.sums")) == ([(1, "a"), (2, "b")], [(2,)])
+    assert jvm.unfit is None, "a JVM that used tables stays warm"
+
+
+def test_statements_that_change_tables(lake: Lake, jvm: WarmJvm) -> None:
+    first = Task(lake, jvm, "first")
+    first.sql(
+        "create table sales.t (id int, v string, day int) partitioned by (day)",
+        "insert into sales.t values (1, 'a', 1), (2, 'b', 2), (3, 'c', 3)",
+        "create table sales.gone as select 1 as id",
+    )
+    first.ends()
+    second = Task(lake, jvm, "second")
+    found = second.sql(
+        "insert overwrite sales.t values (20, 'new', 2)",
+        "merge into sales.t t using (select 1 as id, 'merged' as v, 1 as day union all select 4, 'added', 4) u on t.id = u.id"
+        " when matched then update set v = u.v when not matched then insert *",
+        "delete from sales.t where id = 3",
+        "alter table sales.t add column extra int",
+        "update sales.t set extra = 7 where id = 4",
+        "create or replace table sales.copy as select id from sales.t where id < 4",
+        "drop table sales.gone",
+        "select * from sales.t order by id",
+    )
+
+    assert found == [(1, "merged", 1, None), (4, "added", 4, 7), (20, "new", 2, None)]
+    assert seen(lake, "sales.t") == [(1, "a", 1), (2, "b", 2), (3, "c", 3)]
+    assert (seen(lake, "sales.copy"), seen(lake, "sales.gone")) == (None, [(1,)])
+
+    second.ends()
+
+    assert seen(lake, "sales.t") == found
+    assert (seen(lake, "sales.copy"), seen(lake, "sales.gone")) == ([(1,)], None)
+
+
+def test_a_failure_publishes_nothing_and_the_next_try_doubles_nothing(lake: Lake, jvm: WarmJvm) -> None:
+    scenario, task = lake.scenario, Task(lake, jvm, "d")
+    lake.person().create_table("sales.t", tables.SCHEMA)
+    task = Task(lake, jvm, "e")
+    task.sql("insert into sales.t values (1, 'first')")
+    task.ends(TaskState.UP_FOR_RETRY)
+    assert seen(lake, "sales.t") == []
+
+    scenario.turn()
+    claim = scenario.claim(next(message for message in scenario.messages()))
+    assert claim is not None and claim.try_number == 2
+    again = Task(lake, jvm, "e", claim)
+    again.sql("insert into sales.t values (1, 'second')")
+    again.ends()
+
+    assert seen(lake, "sales.t") == [(1, "second")]
+
+
+def test_a_session_has_nothing_of_an_earlier_one_in_its_jvm(lake: Lake, jvm: WarmJvm) -> None:
+    one, two = Task(lake, jvm, "one"), Task(lake, jvm, "two")
+    one.sql("create table sales.t as select 1 as id")
+
+    def work(spark: "SparkSession") -> Any:
+        return spark.conf.get("spark.sql.catalog.lake.token"), spark.catalog.tableExists("sales.t")
+
+    assert two.run(work) == (two.token, False)
+    with session.opened(jvm, {}, name="without tables") as spark:
+        assert spark.conf.get("spark.sql.catalog.lake.token", None) is None
+        assert spark.sql("show catalogs").collect() == [("spark_catalog",)]
+        assert spark.range(2).count() == 2
+
+
+def test_the_token_is_on_no_page_of_spark_and_in_no_log(lake: Lake, jvm: WarmJvm, capfd: pytest.CaptureFixture[str]) -> None:
+    import requests
+
+    task = Task(lake, jvm, "d")
+    task.sql("create table sales.t as select 1 as id", "select * from sales.t")
+
+    pages = jvm.context.uiWebUrl().get()
+    application = jvm.context.applicationId()
+    for path in (
+        "environment/",
+        "SQL/",
+        f"api/v1/applications/{application}/environment",
+        f"api/v1/applications/{application}/sql?details=true",
+    ):
+        answer = requests.get(f"{pages}/{path}", timeout=20)
+        assert answer.ok and task.token not in answer.text, path
+    executions = requests.get(f"{pages}/api/v1/applications/{application}/sql", timeout=20).json()
+    for execution in executions[-3:]:
+        page = requests.get(f"{pages}/SQL/execution/?id={execution['id']}", timeout=20).text
+        assert task.token not in page
+    assert "spark.sql.catalog.lake.token" in page, "the page has the changed keys of the session"
+    output = capfd.readouterr()
+    assert task.token not in output.out + output.err + jvm.jvm.recent_output()
+    assert not any(
+        task.token.encode() in path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if os.access(path, os.R_OK)
+    )
+
+
+def test_two_dags_save_tables_of_one_name_in_two_namespaces(lake: Lake, jvm: WarmJvm) -> None:
+    lake.person().create_namespace("costs")
+    for namespace, value in (("sales", 1), ("costs", 2)):
+        task = Task(lake, jvm, namespace)
+        task.run(lambda spark, value=value, namespace=namespace: spark.range(value).write.saveAsTable(f"{namespace}.t"))
+        task.ends()
+
+    assert (seen(lake, "sales.t"), seen(lake, "costs.t")) == ([(0,)], [(0,), (1,)])
+
+
+def test_duckdb_reads_what_spark_wrote(lake: Lake, jvm: WarmJvm) -> None:
+    import duckdb
+
+    task = Task(lake, jvm, "d")
+    task.sql("create table sales.t (id int, v string) partitioned by (id)", "insert into sales.t values (1, 'a'), (2, null)")
+    task.ends()
+
+    found = (
+        lake.person().load_table("sales.t").scan().to_duckdb("t", connection=duckdb.connect()).sql("select * from t order by id")
+    )
+
+    assert found.fetchall() == [(1, "a"), (2, None)]
+
+
+def test_a_reader_that_began_before_an_overwrite_reads_its_snapshot_to_the_last_row(lake: Lake, jvm: WarmJvm) -> None:
+    writer = Task(lake, jvm, "w")
+    writer.sql("create table sales.t as select id from range(1000)")
+    writer.ends()
+    reader = lake.person().load_table("sales.t").scan().to_arrow_batch_reader()
+    over = Task(lake, jvm, "o")
+    over.run(lambda spark: spark.range(5).writeTo("sales.t").overwritePartitions())
+    over.ends()
+
+    assert sorted(row for batch in reader for row in batch["id"].to_pylist()) == list(range(1000))
+    assert seen(lake, "sales.t") == [(number,) for number in range(5)]
