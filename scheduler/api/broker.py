@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import redis
 
@@ -44,12 +44,16 @@ class Broker:
 
     def lengths(self, queues: Sequence[str]) -> dict[str, int]:
         """The number of messages in each queue. UnreachableError or CredentialsError."""
+        return self.call(lambda client: publisher.lengths(client, queues))
+
+    def call(self, work: Callable[[redis.Redis], R]) -> R:
+        """Return `work(client)`. UnreachableError or CredentialsError."""
         self.check()
         with self._using:
             self._raise_problem()
-            found = self._use(lambda: publisher.lengths(self._redis, queues))
+            found = self._use(lambda: work(self._redis))
         self._raise_problem()
-        return found or {}
+        return cast(R, found)
 
     def close(self) -> None:
         self._redis.close()

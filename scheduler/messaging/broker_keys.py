@@ -70,6 +70,8 @@ CONNECT = "+ping +select"
 REPORT = "paceline:queues"
 #: The wakeups, the epoch and the lock of the search for lost messages.
 OWN_KEYS = "paceline:*"
+#: A test of a connection, and the tests that no worker has taken: see connection_tests.
+TESTS, ASKED_TESTS = "paceline:connection-test:*", "paceline:connection-tests:*"
 WAKE = f"(~{OWN_KEYS} +zadd +bzpopmin +zpopmin)"
 #: Queues are lists, named by users.
 PUBLISH = "(~* +lpush)"
@@ -88,11 +90,12 @@ ROLES = {
     # Consumes messages and publishes those that follow. It receives remote control but cannot send it. Waiters use it too.
     "paceline_worker": (
         CONNECT, "+multi +exec +unsubscribe +punsubscribe", PUBLISH, WAKE, BINDINGS, "(~* +brpop +rpop +llen +type)",
+        f"(~{TESTS} +get +set)",
         # To delete keys of the wrong type, which a task can create with LPUSH: see broker_keys.
         "(~_kombu.binding* ~paceline:waiters +del)", f"(&{CONTROL} +psubscribe)", f"(&{EVENTS} +publish)",
     ),
-    # Sends wakeups and reads queue lengths. It cannot publish tasks.
-    "paceline_web": (CONNECT, f"(~{OWN_KEYS} +zadd)", "(~* +llen)"),
+    # Sends wakeups, reads queue lengths, and asks workers to test connections. It cannot publish tasks.
+    "paceline_web": (CONNECT, f"(~{OWN_KEYS} +zadd)", "(~* +llen)", f"(~{TESTS} +get +set +pttl)", f"(~{ASKED_TESTS} +expire)"),
     # Reads queue lengths and worker events, sends remote control and receives the replies. It cannot publish tasks.
     "paceline_flower": (
         CONNECT, "+info +multi +exec +unsubscribe +punsubscribe", BINDINGS, "(~* +llen)", f"(~{REPORT} +get)",

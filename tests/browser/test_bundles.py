@@ -33,16 +33,16 @@ def test_a_bundle_shows_its_versions_what_they_changed_and_the_way_back(
     page: Page, installation: Installation, tmp_path: Path
 ) -> None:
     # Another file of this name, which no run of the bundle executes.
-    (Path(installation.environment["PACELINE_DAGS_FOLDER"]) / "orders.py").write_text("# in the DAGs folder\n")
-    orders, rates = DAG_FILE.format(dag_id="orders"), "RATE = 1\n"
-    deploy(installation, tmp_path, {"orders.py": orders, "rates.py": rates}, "first rates")
+    (Path(installation.environment["PACELINE_DAGS_FOLDER"]) / "sales_orders.py").write_text("# in the DAGs folder\n")
+    orders, rates = DAG_FILE.format(dag_id="sales_orders"), "RATE = 1\n"
+    deploy(installation, tmp_path, {"sales_orders.py": orders, "rates.py": rates}, "first rates")
     deploy(
         installation,
         tmp_path,
-        {"orders.py": orders, "rates.py": "RATE = 2\n", "more.py": DAG_FILE.format(dag_id="more")},
+        {"sales_orders.py": orders, "rates.py": "RATE = 2\n", "more.py": DAG_FILE.format(dag_id="more")},
         "new rates",
     )
-    deploy(installation, tmp_path, {"orders.py": orders + "\n1 / 0\n", "rates.py": rates}, "broken")
+    deploy(installation, tmp_path, {"sales_orders.py": orders + "\n1 / 0\n", "rates.py": rates}, "broken")
 
     page.goto("/bundles")
     row = page.get_by_role("row", name="sales")
@@ -52,7 +52,7 @@ def test_a_bundle_shows_its_versions_what_they_changed_and_the_way_back(
     row.get_by_role("link", name="sales").click()
 
     broken = page.get_by_role("region", name="Version 3")
-    expect(broken).to_contain_text("orders.py")
+    expect(broken).to_contain_text("sales_orders.py")
     expect(broken).to_contain_text("ZeroDivisionError")
 
     page.get_by_role("button", name="Version 2", exact=True).click()
@@ -70,6 +70,6 @@ def test_a_bundle_shows_its_versions_what_they_changed_and_the_way_back(
     first = page.get_by_role("row", name="Version 1")
     expect(first).to_contain_text("live")
 
-    page.goto("/dags/orders/source")
-    expect(page.get_by_role("region", name="Source")).to_contain_text('with DAG("orders", schedule=None)')
+    page.goto("/dags/sales_orders/source")
+    expect(page.get_by_role("region", name="Source")).to_contain_text('with DAG("sales_orders", schedule=None)')
     expect(page.get_by_text("version 1 of the bundle sales")).to_be_visible()

@@ -326,6 +326,9 @@ def clear_by_keyboard(page: Page, installation: Installation) -> None:
     page.keyboard.press("r")
     page.keyboard.press("/")
     page.keyboard.type("journey")
+    expect(page).to_have_url(re.compile("q=journey"))
+    # All rows are selected next: those of other DAGs must have left.
+    expect(page.locator("tbody tr", has_not_text="journey")).to_have_count(0)
     expect(page.get_by_role("link", name=run_id)).to_be_visible()
     pressed(page.get_by_label("Select all rows of this page"), "Space")
     pressed(page.get_by_role("button", name="Clear failed"))

@@ -1,6 +1,8 @@
 """Connections and variables: fields by type, and secrets that a page never receives."""
 
 import json
+import re
+import urllib.parse
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -46,7 +48,6 @@ def test_secrets_are_kept_replaced_or_removed(page: Page, installation: Installa
     page.get_by_role("button", name="Edit: kept").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).not_to_contain_text("***")
-    expect(dialog.get_by_text("paceline connections test kept")).to_be_visible()
     dialog.get_by_label("Host").fill("api.shop.internal")
     token = dialog.get_by_role("group", name="token")
     token.get_by_role("button", name="Replace").click()
@@ -66,6 +67,48 @@ def test_secrets_are_kept_replaced_or_removed(page: Page, installation: Installa
     dialog.get_by_role("button", name="Save").click()
     expect(dialog).to_have_count(0)
     assert exported(installation, "kept")["password"] == "new"
+
+
+def test_a_worker_tests_a_stored_connection(page: Page, installation: Installation) -> None:
+    installation.cli("connections", "set", "closed", "--conn-type", "ftp", "--conn-host", "127.0.0.1", "--conn-port", "1")
+    page.goto("/connections")
+    page.get_by_role("button", name="Test: closed").click()
+    failed = re.compile(r"Connection closed fails at 127\.0\.0\.1:1: .+ \(.+@.+\)")
+    expect(page.get_by_role("status").locator(".toast.bad span")).to_contain_text(failed)
+
+    page.get_by_role("button", name="Edit: closed").click()
+    test = page.get_by_role("dialog").get_by_role("group", name="Test")
+    expect(test).to_contain_text("A worker logs in")
+    port = urllib.parse.urlsplit(installation.url).port
+    page.get_by_role("dialog").get_by_label("Port").fill(str(port))
+    expect(test).to_contain_text("save the changes first")
+    page.get_by_role("dialog").get_by_role("button", name="Save").click()
+
+    page.get_by_role("button", name="Edit: closed").click()
+    test.get_by_label("Queue").select_option("spark")
+    test.get_by_role("button", name="Test").click()
+    expect(test.get_by_role("status")).to_contain_text(f"127.0.0.1:{port} of connection closed can be reached.")
+    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    installation.cli("connections", "delete", "closed", "--yes")
+
+
+def test_a_connection_is_pasted_as_one_line(page: Page, installation: Installation) -> None:
+    page.goto("/connections")
+    page.get_by_role("button", name="Add connection").first.click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Connection ID").fill(
+        "pasted=postgresql://etl:p%40ss@db.shop.internal:5433/sales?sslmode=require&options=a%20b"
+    )
+    expect(dialog.get_by_label("Host")).to_have_value("db.shop.internal")
+    expect(dialog.get_by_role("textbox", name="sslmode")).to_have_value("require")
+    dialog.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("row", name="pasted")).to_contain_text("PostgreSQL")
+    stored = exported(installation, "pasted")
+    assert [stored[name] for name in ("conn_type", "host", "port", "schema", "login", "password")] == [
+        "postgres", "db.shop.internal", 5433, "sales", "etl", "p@ss",
+    ]  # fmt: skip
+    assert stored["extra"] == {"sslmode": "require", "options": "a b"}
+    installation.cli("connections", "delete", "pasted", "--yes")
 
 
 def test_a_change_of_another_person_is_not_overwritten(page: Page, away: Page, installation: Installation) -> None:

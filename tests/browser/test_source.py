@@ -69,6 +69,7 @@ def test_an_import_error_leads_to_its_line_in_the_source(page: Page, installatio
 
 def test_the_list_of_keys_names_every_page(page: Page) -> None:
     page.goto("/dags")
+    page.wait_for_selector("tbody tr")
     page.keyboard.press("?")
     dialog = page.get_by_role("dialog", name="Keyboard")
     for text in ("Connections", "Variables", "Assets", "Backfills", "Settings", "Select the row", "Wrap the lines of a log"):

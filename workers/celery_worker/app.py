@@ -36,6 +36,7 @@ from workers.process import log_copies, logs, secrets_backend, startup
 from workers.process.guard import Guard
 from workers.process.logs import worker_log
 from workers.spark.applications.tracking import Reaper
+from workers.supervision.connection_tests import ConnectionTests
 from workers.supervision.descendants import Orphans
 from workers.supervision.heartbeat import HeartbeatThread, Watchdog
 from workers.supervision.running_tasks import RunningTasks
@@ -137,7 +138,10 @@ def build(
         worker = Worker(app=app, running_tasks=running_tasks, heartbeat=heartbeat, watchdog=watchdog, settings=settings,
                         events=events, process=process, environment=environment, hostname=f"{name}@{host}",
                         concurrency=concurrency, queues=list(queues))  # fmt: skip
-    heartbeat.watch(stopper=worker.stopper, watchdog=watchdog, orphans=Orphans(), pool=worker.own_pids)
+    heartbeat.watch(
+        stopper=worker.stopper, watchdog=watchdog, orphans=Orphans(), pool=worker.own_pids,
+        connection_tests=ConnectionTests(engine, settings, queues=list(queues), worker=f"{name}@{host}"),
+    )  # fmt: skip
     return worker
 
 

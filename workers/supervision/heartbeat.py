@@ -23,6 +23,7 @@ from scheduler.store.upkeep.heartbeats import Listener, Renewal
 from scheduler.store.upkeep.registration import Registration
 from workers.process import logs
 from workers.process.logs import worker_log
+from workers.supervision.connection_tests import ConnectionTests
 from workers.supervision.descendants import Orphans
 from workers.supervision.running_tasks import RunningTasks
 from workers.supervision.slots import Running
@@ -119,6 +120,7 @@ class HeartbeatThread(VitalThread, Listener):
         self._stopper: TaskStopper | None = None
         self._watchdog: Watchdog | None = None
         self._orphans: Orphans | None = None
+        self._connection_tests: ConnectionTests | None = None
         self._pool: Callable[[], Collection[int]] = tuple
         self.health = StepHealth("Its heartbeat did not reach the database", silent_s)
         self.database = ServerHealth()
@@ -137,9 +139,13 @@ class HeartbeatThread(VitalThread, Listener):
         """Let the pool processes read the ID from the running tasks."""
         self._running_tasks.worker_id = worker_id
 
-    def watch(self, *, stopper: TaskStopper, watchdog: Watchdog, orphans: Orphans, pool: Callable[[], Collection[int]]) -> None:
+    def watch(
+        self, *, stopper: TaskStopper, watchdog: Watchdog, orphans: Orphans, pool: Callable[[], Collection[int]],
+        connection_tests: ConnectionTests | None = None,
+    ) -> None:  # fmt: skip
         """Set the other parts of the worker that this thread uses. Call it before `start`."""
         self._stopper, self._watchdog, self._orphans, self._pool = stopper, watchdog, orphans, pool
+        self._connection_tests = connection_tests
 
     def child_died(self, ti_id: int, dispatch_id: str, message: str) -> None:
         """Record that a pool process ended without a report on this dispatch. `message` is that of Celery.
@@ -259,6 +265,8 @@ class HeartbeatThread(VitalThread, Listener):
         if runs := self.registration.expire_former():
             self._wake(runs)
         self.registration.compare_settings()
+        if self._connection_tests is not None:
+            self._connection_tests.take()
         self._beats += 1
         if self._beats % BEATS_PER_SWEEP == 0:
             self._find_unknown()

@@ -167,6 +167,24 @@ class ConnectionBody(Body):
     team_name: str | None = None
 
 
+class ConnectionTestBody(Body):
+    """The stored connection to test, and the queue whose workers are asked; without one, that of most tasks."""
+
+    connection_id: str = Field(min_length=1, max_length=200, pattern=r"^[\w.-]+$")
+    queue: str | None = Field(None, max_length=250)
+
+
+class ConnectionTest(Model):
+    """A test of a connection, with one sentence that says how it ended."""
+
+    token: str
+    connection_id: str
+    queue: str
+    state: Literal["pending", "success", "failed"]
+    message: str | None
+    worker: str | None
+
+
 class BackfillBody(Body):
     """A new backfill: the runs of these dates, both included."""
 

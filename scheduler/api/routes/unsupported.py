@@ -8,7 +8,7 @@ from scheduler.api.errors import UnsupportedError
 
 router = new_router(include_in_schema=False)
 
-TEST = "Paceline does not test connections: which library would connect is known only to the task."
+TEST = "Paceline tests connections that are stored, in a worker: POST /api/v2/connectionTests with a connection_id."
 #: Method and path, and why there is no such thing here.
 REASONS = {
     "POST /connections/test": TEST,

@@ -1,6 +1,7 @@
 """Servers with roles and with TLS: what each role may do in Redis, and which certificates processes accept."""
 
 import contextlib
+import dataclasses
 import json
 import signal
 import urllib.parse
@@ -21,7 +22,8 @@ from support.waiting import eventually
 from paceline.exceptions import CredentialsError
 from scheduler.cli import paceline
 from scheduler.embedded import stack as stacks
-from scheduler.messaging import broker_keys, publisher, wakeups
+from scheduler.messaging import broker_keys, connection_tests, publisher, wakeups
+from scheduler.messaging.connection_tests import Answer
 from scheduler.messaging.message import Message
 from scheduler.messaging.publisher import broker_lists
 from scheduler.services.rescue import dispatch_ids_in_broker
@@ -60,7 +62,8 @@ OTHERS = {
     ],
     "paceline_web": [
         "LPUSH default x", "BRPOP default 1", "LRANGE default 0 -1", "ZPOPMIN paceline:wakeups", "GET paceline:queues",
-        "DEL paceline:epoch", "PSUBSCRIBE /0.celery.pidbox", "PUBLISH /0.celery.pidbox x", "INFO",
+        "DEL paceline:epoch", "PSUBSCRIBE /0.celery.pidbox", "PUBLISH /0.celery.pidbox x", "INFO", "SET paceline:epoch 1",
+        "EXPIRE paceline:epoch 1", "EXPIRE paceline:wakeups 1", "ZPOPMIN paceline:connection-tests:default",
     ],
     "paceline_flower": [
         "LPUSH default x", "BRPOP default 1", "LRANGE default 0 -1", "ZADD paceline:wakeups 1 x", "ZPOPMIN paceline:wakeups",
@@ -117,7 +120,22 @@ def test_the_user_of_the_embedded_server_may_not() -> None:
 
     assert "+@all" in EVERYTHING
     allowed = {rule.removeprefix("+") for rule in broker_keys.EMBEDDED if rule.startswith("+")}
-    assert allowed.isdisjoint({words.split()[0].lower() for words in FORBIDDEN} - {"publish", "psubscribe", "set", "get", "del"})
+    assert allowed.isdisjoint(
+        {words.split()[0].lower() for words in FORBIDDEN} - {"publish", "psubscribe", "set", "get", "del", "expire"}
+    )
+
+
+def test_a_web_process_asks_a_worker_to_test_a_connection(server: RedisServer) -> None:
+    def client_of(role: str) -> "contextlib.closing[redis.Redis]":
+        return contextlib.closing(redis.Redis(unix_socket_path=str(server.embedded.socket), username=role, password=PASSWORD))
+
+    with client_of("paceline_web") as web, client_of("paceline_worker") as worker:
+        asked = connection_tests.ask(web, "warehouse", "default")
+        assert connection_tests.take(worker, ["spark", "default"]) == asked
+        assert connection_tests.take(worker, ["spark", "default"]) is None
+        answer = Answer(ok=True, message="It works.", worker="w@h")
+        connection_tests.answer(worker, asked, answer)
+        assert connection_tests.find(web, asked.token) == (dataclasses.replace(asked, answer=answer), False)
 
 
 @pytest.mark.long

@@ -4,7 +4,7 @@ import { api, message, ok } from '../api/client'
 import type { Backfill } from '../api/types'
 import { duration, moment, now } from '../format'
 import { useLive } from '../live/resource'
-import { Button, Check, Empty, Field, Note, Time } from '../parts/basic'
+import { Button, Check, Empty, Field, Note, Segments, Time } from '../parts/basic'
 import { Head } from '../parts/Head'
 import { List, type Column } from '../parts/List'
 import { attempt, confirm, Dialog, toast } from '../parts/overlay'
@@ -15,10 +15,13 @@ import { nudge } from '../live/changes'
 
 const b = t.backfills
 const SIZE = 50
+/** In the address: a backfill of a DAG that the form asks for. No DAG has this ID. */
+const CHOOSE = '~'
 
 export default function Backfills() {
   const offset = Number(query.value.get('offset') ?? 0) || 0
   const started = query.value.get('new')
+  const add = mayAnywhere('operator') && <Button kind="first" icon="plus" onClick={() => setQuery({ new: CHOOSE })}>{b.add}</Button>
   const live = useLive(`backfills ${offset}`, () => ok(api.GET('/api/v2/backfills', { params: { query: { limit: SIZE, offset, order_by: ['-id'] } } })), { on: ['runs'] })
   const page = live.data.value
   const act = async (one: Backfill, what: 'pause' | 'unpause' | 'cancel') => {
@@ -46,10 +49,10 @@ export default function Backfills() {
   ]
   return (
     <>
-      <Head title={b.title} />
+      <Head title={b.title}>{add}</Head>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
-      <List label={b.title} columns={columns} rows={page?.backfills} failed={live.error.value !== null} rowKey={(one) => String(one.id)} total={page?.total_entries} size={SIZE} empty={<Empty title={b.none}><p>{b.noneText}</p></Empty>} />
-      {started && <New dagId={started} onClose={() => setQuery({ new: null })} onDone={() => void live.refresh()} />}
+      <List label={b.title} columns={columns} rows={page?.backfills} failed={live.error.value !== null} rowKey={(one) => String(one.id)} total={page?.total_entries} size={SIZE} empty={<Empty title={b.none}><p>{b.noneText}</p>{add}</Empty>} />
+      {started && <New key={started} dagId={started === CHOOSE ? '' : started} onClose={() => setQuery({ new: null })} onDone={() => void live.refresh()} />}
     </>
   )
 }
@@ -69,9 +72,17 @@ function Progress({ backfill }: { backfill: Backfill }) {
   )
 }
 
-function New({ dagId, onClose, onDone }: { dagId: string; onClose: () => void; onDone: () => void }) {
-  const yesterday = new Date(Date.now() - 86_400_000).toISOString().slice(0, 10)
-  const [form, setForm] = useState({ from: `${yesterday}T00:00`, to: `${yesterday}T23:59`, active: '10', behavior: 'none', reverse: false })
+/** The day so many days before today, in UTC. */
+const dayBefore = (days: number) => new Date(Date.now() - days * 86_400_000).toISOString().slice(0, 10)
+/** Whole days until yesterday. */
+const last = (days: number) => ({ from: `${dayBefore(days)}T00:00`, to: `${dayBefore(1)}T23:59` })
+const RANGES = [['1', b.yesterday], ['7', b.week], ['30', b.month]] as const
+
+/** Without a DAG, the form asks for one. */
+function New({ dagId: given, onClose, onDone }: { dagId: string; onClose: () => void; onDone: () => void }) {
+  const [dagId, choose] = useState(given)
+  const [form, setForm] = useState({ ...last(7), active: '10', behavior: 'none', reverse: false })
+  const dags = useLive(given ? null : 'dags to backfill', () => ok(api.GET('/api/v2/dags', { params: { query: { limit: 1000, order_by: ['dag_id'] } } })), { every: 0 }).data.value?.dags.filter((one) => one.is_backfillable).map((one) => one.dag_id)
   const [found, setFound] = useState<number | null>(null)
   const [first, setFirst] = useState<string[]>([])
   const [wrong, setWrong] = useState<string | null>(null)
@@ -79,6 +90,11 @@ function New({ dagId, onClose, onDone }: { dagId: string; onClose: () => void; o
   const body = { dag_id: dagId, from_date: `${form.from}:00Z`, to_date: `${form.to}:00Z`, max_active_runs: Number(form.active) || 1, reprocess_behavior: form.behavior as 'none' | 'failed' | 'completed', run_backwards: form.reverse }
   useEffect(() => {
     let current = true
+    if (!dagId || (dags && !dags.includes(dagId))) {
+      setFound(null)
+      setWrong(null)
+      return
+    }
     const timer = setTimeout(() => {
       ok(api.POST('/api/v2/backfills/dry_run', { body })).then(
         (result) => {
@@ -94,7 +110,7 @@ function New({ dagId, onClose, onDone }: { dagId: string; onClose: () => void; o
       current = false
       clearTimeout(timer)
     }
-  }, [JSON.stringify(form)])
+  }, [JSON.stringify(form), dagId, dags === undefined])
   const submit = async () => {
     setBusy(true)
     try {
@@ -111,11 +127,18 @@ function New({ dagId, onClose, onDone }: { dagId: string; onClose: () => void; o
   const set = (name: keyof typeof form) => (event: { currentTarget: { value: string } }) => setForm({ ...form, [name]: event.currentTarget.value })
   return (
     <Dialog
-      title={`${t.dag.backfill}: ${dagId}`}
+      title={given ? `${t.dag.backfill}: ${given}` : b.add}
       onClose={onClose}
       onSubmit={() => void submit()}
       footer={<><Button onClick={onClose}>{t.cancel}</Button><Button kind="first" type="submit" disabled={!found || busy}>{b.submit}{found ? ` (${found})` : ''}</Button></>}
     >
+      {!given && (
+        <Field label={b.choose} required hint={b.chooseHint} wrong={dags && dagId && !dags.some((one) => one.includes(dagId)) ? b.noDag : null}>
+          <input class="input" required list="dags-to-backfill" autocomplete="off" spellcheck={false} value={dagId} onInput={(event) => choose(event.currentTarget.value)} />
+          <datalist id="dags-to-backfill">{dags?.map((one) => <option key={one} value={one} />)}</datalist>
+        </Field>
+      )}
+      <Segments label={b.range} value={RANGES.find(([days]) => last(Number(days)).from === form.from && last(Number(days)).to === form.to)?.[0] ?? ''} options={RANGES} onChange={(days) => setForm({ ...form, ...last(Number(days)) })} />
       <div class="pairs">
         <Field label={`${b.from} (UTC)`}><input class="input" type="datetime-local" required value={form.from} onInput={set('from')} /></Field>
         <Field label={`${b.until} (UTC)`}><input class="input" type="datetime-local" required value={form.to} onInput={set('to')} /></Field>

@@ -2,11 +2,12 @@
 import { useState } from 'preact/hooks'
 import { api, changeIfSame, message, ok } from '../api/client'
 import type { Connection } from '../api/types'
-import { Button, Copy, Field } from '../parts/basic'
+import { Button, Field } from '../parts/basic'
 import { Dialog } from '../parts/overlay'
 import { Secret } from '../parts/Secret'
 import { t } from '../strings'
-import { extraFields, extraOf, PRESETS, type ExtraField } from './connectionTypes'
+import { TestConnection } from './connectionTest'
+import { extraFields, extraOf, fromLine, PRESETS, type ExtraField } from './connectionTypes'
 
 const c = t.connections
 const FIELDS = ['conn_type', 'description', 'host', 'login', 'schema', 'port', 'password', 'extra'] as const
@@ -33,18 +34,28 @@ export function ConnectionForm({ of, onClose, onDone }: { of: Connection | null;
     if (fields) setFields([...kept, ...added.map((key) => ({ key, text: '', removed: false }))])
   }
   const changeField = (at: number, change: Partial<ExtraField>) => setFields((old) => old && old.map((one, index) => (index === at ? { ...one, ...change } : one)))
+  /** Take the fields from a line ID=URI. */
+  const fill = (line: ReturnType<typeof fromLine>) => {
+    if (!line) return
+    setId(line.id)
+    setOther(!(line.type in PRESETS))
+    setType(line.type)
+    setTexts({ ...texts, ...line.texts })
+    setPassword({ text: line.password, removed: false })
+    setFields(extraFields(PRESETS[line.type], null)!.map((one) => ({ ...one, text: line.extra[one.key] ?? one.text })).concat(Object.entries(line.extra).filter(([key]) => !(key in (PRESETS[line.type]?.extra ?? {}))).map(([key, text]) => ({ key, text, removed: false }))))
+  }
+  const isSame = fields ? fields.every((one) => !one.removed && (one.stored !== undefined ? one.text === null : !one.text)) : whole === null
+  const body = {
+    connection_id: id, conn_type: type, description: texts['description'] || null, host: texts['host'] || null, login: texts['login'] || null,
+    schema: texts['schema'] || null, port: texts['port'] ? Number(texts['port']) : null, password: password.removed ? null : password.text || null, extra: isSame ? null : fields ? extraOf(fields) : whole,
+  }
+  const mask = of ? FIELDS.filter((field) => (field === 'password' ? password.removed || Boolean(password.text) : field === 'extra' ? !isSame : (body[field] || null) !== (of[field] || null))) : []
   const save = async () => {
+    if (!of && fromLine(id)) return fill(fromLine(id))
     setBusy(true)
     try {
-      const extra = fields ? extraOf(fields) : whole
-      const isSame = fields ? fields.every((one) => !one.removed && (one.stored !== undefined ? one.text === null : !one.text)) : whole === null
-      const body = {
-        connection_id: id, conn_type: type, description: texts['description'] || null, host: texts['host'] || null, login: texts['login'] || null,
-        schema: texts['schema'] || null, port: texts['port'] ? Number(texts['port']) : null, password: password.removed ? null : password.text || null, extra: isSame ? null : extra,
-      }
       if (!of) await ok(api.POST('/api/v2/connections', { body }))
       else {
-        const mask = FIELDS.filter((field) => (field === 'password' ? password.removed || Boolean(password.text) : field === 'extra' ? !isSame : (body[field] ?? null) !== (of[field] ?? null)))
         const path = { connection_id: of.connection_id }
         if (mask.length)
           await changeIfSame(of, FIELDS, () => api.GET('/api/v2/connections/{connection_id}', { params: { path } }), (headers) => api.PATCH('/api/v2/connections/{connection_id}', { params: { path, query: { update_mask: [...mask] } }, body, headers }))
@@ -67,7 +78,23 @@ export function ConnectionForm({ of, onClose, onDone }: { of: Connection | null;
       onSubmit={() => void save()}
       footer={<><Button onClick={onClose}>{t.cancel}</Button><Button kind="first" type="submit" disabled={busy}>{t.save}</Button></>}
     >
-      <Field label={c.id} required><input class="input" required disabled={of !== null} autocomplete="off" spellcheck={false} value={id} onInput={(event) => setId(event.currentTarget.value)} /></Field>
+      <Field label={c.id} required {...(of ? {} : { hint: c.paste })}>
+        <input
+          class="input"
+          required
+          disabled={of !== null}
+          autocomplete="off"
+          spellcheck={false}
+          value={id}
+          onInput={(event) => {
+            const text = event.currentTarget.value
+            // What is typed is a line only when it is complete; what is pasted is at once.
+            const line = text.length - id.length > 1 ? fromLine(text) : null
+            if (line) fill(line)
+            else setId(text)
+          }}
+        />
+      </Field>
       <Field label={c.type} required>
         <select class="select" value={other ? '' : type} onChange={(event) => choose(event.currentTarget.value)}>
           {Object.entries(PRESETS).map(([key, one]) => <option key={key} value={key}>{one.name}</option>)}
@@ -98,19 +125,7 @@ export function ConnectionForm({ of, onClose, onDone }: { of: Connection | null;
         <Secret label={c.extra} stored text={whole} open long onValue={setWhole} />
       )}
       <Field label={c.description}><input class="input" value={texts['description']} onInput={(event) => setTexts({ ...texts, description: event.currentTarget.value })} /></Field>
-      {of && <Test id={of.connection_id} />}
+      {of && <TestConnection id={of.connection_id} changed={mask.length > 0} />}
     </Dialog>
-  )
-}
-
-/** The web process opens no connection that somebody typed: workers may be in another network, and have the drivers. */
-function Test({ id }: { id: string }) {
-  const command = `paceline connections test ${id}`
-  return (
-    <div class="field" role="group" aria-label={c.test}>
-      <span>{c.test}</span>
-      <span class="row"><code class="grow mono small clip">{command}</code><Copy text={command} /></span>
-      <span class="hint">{c.testHint}</span>
-    </div>
   )
 }

@@ -1,16 +1,17 @@
 /** Connections. Passwords and secret extra fields are never sent to a page. */
 import { useState } from 'preact/hooks'
-import { api, ok } from '../api/client'
+import { api, message, ok } from '../api/client'
 import type { Connection } from '../api/types'
 import { useLive } from '../live/resource'
 import { Button, Empty, Note, Search } from '../parts/basic'
 import { Head } from '../parts/Head'
 import { List, type Column } from '../parts/List'
-import { attempt, confirm } from '../parts/overlay'
+import { attempt, confirm, toast } from '../parts/overlay'
 import { query, setQuery } from '../shell/router'
 import { may } from '../shell/session'
 import { t } from '../strings'
 import { ConnectionForm } from './ConnectionForm'
+import { testConnection } from './connectionTest'
 import { PRESETS } from './connectionTypes'
 
 const c = t.connections
@@ -18,6 +19,7 @@ const SIZE = 50
 
 export default function Connections() {
   const [edited, edit] = useState<Connection | 'new' | null>(null)
+  const [testing, setTesting] = useState<string | null>(null)
   const order = query.value.get('order_by') ?? 'connection_id'
   const offset = Number(query.value.get('offset') ?? 0) || 0
   const name = query.value.get('q')
@@ -29,13 +31,19 @@ export default function Connections() {
     await attempt(() => ok(api.DELETE('/api/v2/connections/{connection_id}', { params: { path: { connection_id: one.connection_id } } })))
     await live.refresh()
   }
+  const test = async (id: string) => {
+    setTesting(id)
+    const found = await testConnection(id, null).catch((error: unknown) => ({ ok: false, text: message(error) }))
+    setTesting(null)
+    toast(found.text, { bad: !found.ok })
+  }
   const columns: Column<Connection>[] = [
     { key: 'id', head: c.id, order: 'connection_id', class: 'wide', cell: (one) => <span class="mono">{one.connection_id}</span> },
     { key: 'type', head: c.type, order: 'conn_type', cell: (one) => PRESETS[one.conn_type]?.name ?? one.conn_type },
     { key: 'host', head: c.host, class: 'wide', cell: (one) => <span class="soft">{one.host}{one.port ? `:${one.port}` : ''}</span> },
     { key: 'login', head: c.login, class: 'hide-s', cell: (one) => <span class="soft">{one.login}</span> },
     { key: 'description', head: c.description, class: 'wide hide-m', cell: (one) => <span class="soft">{one.description}</span> },
-    { key: 'act', head: '', right: true, cell: (one) => admin && <span class="row" style={{ justifyContent: 'flex-end', gap: 0 }}><Button kind="plain" icon="edit" label={`${t.edit}: ${one.connection_id}`} onClick={() => edit(one)} /><Button kind="plain" icon="trash" label={`${t.remove}: ${one.connection_id}`} onClick={() => void remove(one)} /></span> },
+    { key: 'act', head: '', right: true, cell: (one) => admin && <span class="row" style={{ justifyContent: 'flex-end', gap: 0 }}><Button kind="plain" label={c.testTitle(one.connection_id)} disabled={testing !== null} onClick={() => void test(one.connection_id)}>{testing === one.connection_id ? c.testing : c.test}</Button><Button kind="plain" icon="edit" label={`${t.edit}: ${one.connection_id}`} onClick={() => edit(one)} /><Button kind="plain" icon="trash" label={`${t.remove}: ${one.connection_id}`} onClick={() => void remove(one)} /></span> },
   ]
   return (
     <>

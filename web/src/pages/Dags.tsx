@@ -17,6 +17,8 @@ import { may, mayAnywhere, rights } from '../shell/session'
 import { RUN_STATES, label } from '../states'
 import { Schedule } from '../parts/Schedule'
 import { t } from '../strings'
+import { EXAMPLE } from './example'
+import { importCount } from './requests'
 import { counts, recentRuns, type Counts, type Recent } from './recent'
 
 const SIZE = 50
@@ -195,13 +197,30 @@ export default function Dags() {
           filtered ? (
             <Empty title={d.noneFits}><Button onClick={() => go('/dags')}>{d.clearFilters}</Button></Empty>
           ) : (
-            may('viewer') ? <Empty title={d.emptyTitle}><p>{d.empty}</p></Empty> : <Empty title={t.rights.noDags}><p>{t.rights.noDagsText}</p><p>{rights()}</p></Empty>
+            may('viewer') ? <Empty title={d.emptyTitle}><First /></Empty> : <Empty title={t.rights.noDags}><p>{t.rights.noDagsText}</p><p>{rights()}</p></Empty>
           )
         }
       />
       {triggered && <Trigger dagId={triggered.dag_id} onClose={() => trigger(null)} onDone={() => void live.refresh()} />}
     </>
   )
+}
+
+/** What to do while there is no DAG: mend the files that cannot be read, or begin with an example. */
+function First() {
+  const broken = useLive('imports count', importCount, { every: 5000 }).data.value
+  return (
+    <>
+      {broken ? <p><a class="button first" href={href('/imports')}>{t.dags.brokenFiles(broken)}</a></p> : null}
+      <p>{t.dags.empty}</p>
+      <div class="example"><pre tabIndex={0} class="code">{EXAMPLE}</pre><CopyText text={EXAMPLE} /></div>
+    </>
+  )
+}
+
+function CopyText({ text }: { text: string }) {
+  const [done, setDone] = useState(false)
+  return <Button kind="first" icon={done ? 'check' : 'copy'} onClick={() => void navigator.clipboard?.writeText(text).then(() => setDone(true))}>{done ? t.copied : t.dags.copyExample}</Button>
 }
 
 function toggleTag(tag: string): void {

@@ -13,6 +13,7 @@ import { Lazy } from '../parts/Lazy'
 import { href, to } from '../shell/router'
 import { may } from '../shell/session'
 import { t } from '../strings'
+import { tasksHref } from './taskList'
 import { chosenRange, endedSince, Past, Tags, useTrend } from './HomePast'
 
 type Data = components['schemas']['Home']
@@ -42,9 +43,9 @@ export default function Home() {
       {!toured && isQuiet(data) && <Lazy load={() => import('./Tour')} props={{ onClose: () => { localStorage.setItem(TOUR, '1'); tour(true) } }} />}
       <div class="tiles">
         <Tile state="running" text={o.runs} value={((data.runs as Record<string, number>)['running'] ?? 0) + ((data.runs as Record<string, number>)['queued'] ?? 0)} link="/runs?state=running" />
-        <Tile state="running" text={o.running} value={at('running')} link="/queues" />
-        <Tile state="queued" text={o.queued} value={at('queued')} link="/queues" />
-        <Tile state="scheduled" text={o.scheduled} value={at('scheduled')} link="/pools" />
+        <Tile state="running" text={o.running} value={at('running')} link="/tasks?state=running" />
+        <Tile state="queued" text={o.queued} value={at('queued')} link="/tasks?state=queued" />
+        <Tile state="scheduled" text={o.scheduled} value={at('scheduled')} link="/tasks?state=scheduled" />
         <Tile state="failed" text={o.failed(o.ranges[range])} value={failed} link={endedSince(range, data.now, 'failed')} bad={Boolean(failed)} />
         <Tile state="success" text={o.done(o.ranges[range])} value={done} link={endedSince(range, data.now)} />
       </div>
@@ -119,7 +120,7 @@ export default function Home() {
 function WaitingList({ data }: { data: Data }) {
   const asked = data.questions[0]
   const all = [
-    ...data.waiting.map((one) => ({ count: one.count, at: one.oldest_at, text: one.reason, dag: one.dag_id, link: one.dag_id ? to('dags', one.dag_id) : one.needs === 'worker' || one.state === 'queued' ? '/queues' : '/pools', bad: Boolean(one.needs) })),
+    ...data.waiting.map((one) => ({ count: one.count, at: one.oldest_at, text: one.reason, dag: one.dag_id, link: one.dag_id ? to('dags', one.dag_id) : one.needs === 'worker' ? '/queues' : one.needs === 'pool' ? '/pools' : waitingTasks(one), bad: Boolean(one.needs) })),
     ...(asked ? [{ count: data.question_count, at: asked.asked_at, text: o.questions(data.question_count), dag: null, link: '/actions', bad: false }] : []),
   ].sort((a, b) => Date.parse(a.at ?? data.now) - Date.parse(b.at ?? data.now))
   if (!all.length) return <p class="pad soft">{o.noWaiting}</p>
@@ -137,6 +138,9 @@ function WaitingList({ data }: { data: Data }) {
   )
 }
 
+/** The list of the task instances that wait for the same thing. */
+const waitingTasks = (of: Data['waiting'][number]) => `/tasks?${new URLSearchParams(Object.entries({ state: of.state, pool: of.pool, queue: of.queue }).filter((pair): pair is [string, string] => Boolean(pair[1])))}`
+
 /** How full queues and pools are. */
 function Capacity() {
   const queues = useLive('queues', () => ok(api.GET('/api/v2/queues')), { every: 15_000 }).data.value?.queues ?? []
@@ -150,13 +154,13 @@ function Capacity() {
             {[...queues].sort((a, b) => Number(a.workers.length > 0) - Number(b.workers.length > 0)).slice(0, 8).map((one) => one.workers.length === 0 ? (
               <li key={one.queue} class="wrong">
                 <a class="grow clip" href={href('/queues')}>{one.queue}</a>
-                <span class="small">{o.waitingIn(one.waiting_in_postgresql + one.queued)}</span>
+                <a class="small" href={tasksHref({ state: 'scheduled,queued', queue: one.queue })}>{o.waitingIn(one.waiting_in_postgresql + one.queued)}</a>
                 <strong>{t.queues.nobody}</strong>
               </li>
             ) : (
               <li key={one.queue}>
                 <a class="grow clip" href={href('/queues')}>{one.queue}</a>
-                <span class="small soft">{o.waitingIn(one.waiting_in_postgresql + one.queued)}</span>
+                <a class="small soft" href={tasksHref({ state: 'scheduled,queued', queue: one.queue })}>{o.waitingIn(one.waiting_in_postgresql + one.queued)}</a>
                 <span class="use"><i style={{ width: `${Math.min(100, (one.running / Math.max(1, one.places)) * 100)}%`, background: 'var(--s-running)' }} /></span>
                 <span class="small num soft" style={{ minWidth: '58px', textAlign: 'right' }}>{one.running} / {one.places}</span>
               </li>
@@ -171,7 +175,7 @@ function Capacity() {
             {pools.map((one) => (
               <li key={one.name}>
                 <a class="grow clip" href={href('/pools')}>{one.name}</a>
-                <span class="small soft">{o.waitingIn(one.scheduled_slots)}</span>
+                <a class="small soft" href={tasksHref({ state: 'scheduled', pool: one.name })}>{o.waitingIn(one.scheduled_slots)}</a>
                 <Use pool={one} />
                 <span class="small num soft" style={{ minWidth: '58px', textAlign: 'right' }}>{one.slots < 0 ? count(one.occupied_slots) : `${count(one.occupied_slots)} / ${count(one.slots)}`}</span>
               </li>

@@ -10,11 +10,13 @@ import { Head } from '../parts/Head'
 import { attempt, confirm, Dialog } from '../parts/overlay'
 import { Mark } from '../parts/State'
 import { List, type Column } from '../parts/List'
+import { CountLink } from '../parts/CountLink'
 import { Use } from '../parts/Use'
 import { href, query } from '../shell/router'
 import { may } from '../shell/session'
 import { t } from '../strings'
 import { taskHref } from './dag/TasksTab'
+import { tasksHref } from './taskList'
 
 const p = t.pools
 
@@ -42,10 +44,10 @@ export default function Pools() {
     { key: 'name', head: p.name, order: 'name', class: 'wide', cell: (pool) => <><button type="button" class="as-link" onClick={() => showLine(pool.name)}>{pool.name}</button>{pool.description && <span class="small dim" style={{ display: 'block' }}>{pool.description}</span>}</> },
     { key: 'use', head: p.use, cell: (pool) => <Use pool={pool} /> },
     { key: 'slots', head: p.slots, order: 'slots', right: true, cell: (pool) => (pool.slots < 0 ? p.unlimited : count(pool.slots)) },
-    { key: 'running', head: p.running, right: true, cell: (pool) => count(pool.running_slots) },
-    { key: 'queued', head: p.queued, right: true, cell: (pool) => count(pool.queued_slots) },
-    { key: 'waiting', head: p.scheduled, right: true, cell: (pool) => (pool.scheduled_slots ? <strong>{count(pool.scheduled_slots)}</strong> : 0) },
-    { key: 'deferred', head: p.deferred, right: true, class: 'hide-m', cell: (pool) => count(pool.deferred_slots) },
+    { key: 'running', head: p.running, right: true, cell: (pool) => slots(pool, pool.running_slots, 'running') },
+    { key: 'queued', head: p.queued, right: true, cell: (pool) => slots(pool, pool.queued_slots, 'queued') },
+    { key: 'waiting', head: p.scheduled, right: true, cell: (pool) => slots(pool, pool.scheduled_slots, 'scheduled') },
+    { key: 'deferred', head: p.deferred, right: true, class: 'hide-m', cell: (pool) => slots(pool, pool.deferred_slots, 'deferred') },
     { key: 'act', head: '', right: true, cell: (pool) => operator && <span class="row" style={{ justifyContent: 'flex-end', gap: 0 }}><Button kind="plain" icon="edit" label={`${t.edit}: ${pool.name}`} onClick={() => edit(pool)} /><Button kind="plain" icon="trash" label={`${t.remove}: ${pool.name}`} onClick={() => void remove(pool)} /></span> },
   ]
   const initial: Values = edited === 'new' || !edited ? { slots: '16', include_deferred: 'false' } : { name: edited.name, slots: String(edited.slots), description: edited.description ?? '', include_deferred: String(edited.include_deferred) }
@@ -72,6 +74,11 @@ export default function Pools() {
     </>
   )
 }
+
+/** Slots of tasks in a state, as a link to these tasks. */
+const slots = (pool: Pool, value: number, state: 'running' | 'queued' | 'scheduled' | 'deferred') => (
+  <CountLink value={value} link={tasksHref({ state, pool: pool.name })} label={t.tasks.slotsOf(value, t.states[state], pool.name)} strong={state === 'scheduled'} />
+)
 
 /** What holds the slots of a pool, and what waits for them. */
 function Line({ pool, onClose }: { pool: string; onClose: () => void }) {

@@ -2,10 +2,11 @@
 import { useState } from 'preact/hooks'
 import { api, ok } from '../api/client'
 import type { components } from '../api/schema'
-import { count, duration, elapsed, relative } from '../format'
+import { duration, elapsed, relative } from '../format'
 import { useLive } from '../live/resource'
 import { Button, Empty, Note, Segments, Skeleton, Took } from '../parts/basic'
 import { Head } from '../parts/Head'
+import { CountLink } from '../parts/CountLink'
 import { Icon } from '../parts/icons'
 import { Lazy } from '../parts/Lazy'
 import { List, type Column } from '../parts/List'
@@ -15,11 +16,14 @@ import { href, query, setQuery } from '../shell/router'
 import { account, may } from '../shell/session'
 import { t } from '../strings'
 import { taskHref } from './dag/TasksTab'
+import { tasksHref } from './taskList'
 
 type S = components['schemas']
 type Queue = S['Queue']
 type Worker = S['Worker']
 const u = t.queues
+/** Tasks of a queue in a state, as a link to them. */
+const tasks = (of: Queue, value: number, state: string, what: string) => <CountLink value={value} link={tasksHref({ state, queue: of.queue })} label={t.tasks.of(value, what, of.queue)} strong={state === 'scheduled'} />
 
 export default function Queues() {
   const queues = useLive('queues', () => ok(api.GET('/api/v2/queues')), { on: ['runs'], every: 5000 })
@@ -35,9 +39,9 @@ export default function Queues() {
   }
   const columns: Column<Queue>[] = [
     { key: 'queue', head: u.queue, cell: (one) => <strong>{one.queue}</strong> },
-    { key: 'waiting', head: u.waiting, right: true, cell: (one) => count(one.waiting_in_postgresql) },
-    { key: 'redis', head: u.inRedis, right: true, cell: (one) => (one.waiting_in_redis === null ? '–' : count(one.waiting_in_redis)) },
-    { key: 'running', head: u.running, right: true, cell: (one) => count(one.running) },
+    { key: 'waiting', head: u.waiting, right: true, cell: (one) => tasks(one, one.waiting_in_postgresql, 'scheduled', u.waiting.toLowerCase()) },
+    { key: 'redis', head: u.inRedis, right: true, cell: (one) => (one.waiting_in_redis === null ? '–' : tasks(one, one.waiting_in_redis, 'queued', t.states.queued)) },
+    { key: 'running', head: u.running, right: true, cell: (one) => tasks(one, one.running, 'running', t.states.running) },
     { key: 'use', head: u.slots, cell: (one) => <span class="row"><span class="use"><i style={{ width: `${Math.min(100, (one.running / Math.max(1, one.places)) * 100)}%`, background: 'var(--s-running)' }} /></span><span class="small num soft">{one.running} / {one.places}</span></span> },
     { key: 'oldest', head: u.oldest, right: true, cell: (one) => (one.oldest_waiting_at ? duration(elapsed(one.oldest_waiting_at, null)) : '–') },
     { key: 'workers', head: u.workersOf, class: 'hide-s', cell: (one) => (one.workers.length ? <span class="soft">{one.workers.join(', ')}</span> : one.waiting_in_postgresql + one.queued > 0 ? <span class="tag bad">{u.nobody}</span> : <span class="dim">{t.none}</span>) },

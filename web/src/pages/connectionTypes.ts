@@ -73,3 +73,20 @@ function typed(text: string): unknown {
     return text
   }
 }
+
+/** A connection as one line, such as `shop=postgres://ada:secret@db.shop/orders?sslmode=require`; also as a variable of the environment. */
+export function fromLine(text: string): { id: string; type: string; texts: Record<string, string>; password: string; extra: Record<string, string> } | null {
+  const [, given, uri] = /^\s*([\w.-]+)\s*=\s*["']?([a-z][\w.+-]*:\/\/[^\s"']*)["']?\s*$/i.exec(text) ?? []
+  if (!given || !uri) return null
+  try {
+    const url = new URL(uri.replace(/^[^:]+/, 'any'))
+    const scheme = uri.slice(0, uri.indexOf(':')).toLowerCase().replaceAll('-', '_')
+    const texts = { host: decodeURIComponent(url.hostname), port: url.port, schema: decodeURIComponent(url.pathname.slice(1)), login: decodeURIComponent(url.username) }
+    return { id: given.replace(/^(PACELINE|AIRFLOW)_CONN_(.*)/, (_, _of: string, name: string) => name.toLowerCase()), type: ALIASES[scheme] ?? scheme, texts, password: decodeURIComponent(url.password), extra: Object.fromEntries(url.searchParams) }
+  } catch {
+    return null
+  }
+}
+
+/** Schemes of URIs that stand for a type with another name. */
+const ALIASES: Record<string, string> = { postgresql: 'postgres', https: 'http', google_cloud: 'google_cloud_platform' }

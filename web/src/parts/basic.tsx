@@ -60,7 +60,7 @@ export function Empty({ title, children }: { title: string; children?: Component
   )
 }
 
-export function Note({ kind = '', children }: { kind?: '' | 'bad' | 'warn'; children: ComponentChildren }) {
+export function Note({ kind = '', children }: { kind?: '' | 'good' | 'bad' | 'warn'; children: ComponentChildren }) {
   return (
     <div class={`note ${kind}`} role={kind === 'bad' ? 'alert' : undefined}>
       {children}

@@ -3,6 +3,7 @@ const PATHS = {
   home: 'M2.5 7.5 8 3l5.5 4.5V13H10V9.5H6V13H2.5z',
   dags: 'M3 3h4v3H3zM9 10h4v3H9zM3 10h4v3H3zM5 6v4M5 8h6v2',
   runs: 'M4 3v10l9-5z',
+  tasks: 'M3 4.2l1 1 1.8-2M3 8.2l1 1 1.8-2M3 12.2l1 1 1.8-2M8 4.5h5.5M8 8.5h5.5M8 12.5h5.5',
   answer: 'M2.5 3.5h11v7.5H8L5 13.5V11H2.5zM6.3 6.2c.3-1.6 3.4-1.4 3.4.1 0 1-1.6 1-1.6 2M8 9.6v.1',
   assets: 'M8 2.5 13 5v6l-5 2.5L3 11V5zM3 5l5 2.5L13 5M8 7.5v6',
   backfills: 'M3 8a5 5 0 1 0 1.5-3.5L3 6M3 2.8V6h3.2M8 5.5V8l2 1.5',

@@ -38,6 +38,7 @@ const ROUTES: readonly (readonly [string, Loader])[] = [
   ['/dags/:dag/runs/:run/tasks/:task/:map', task],
   ['/dags/:dag/runs/:run/tasks/:task/:map/:tab', task],
   ['/runs', () => import('../pages/Runs')],
+  ['/tasks', () => import('../pages/Tasks')],
   ['/actions', () => import('../pages/RequiredActions')],
   ['/assets', () => import('../pages/Assets')],
   ['/asset/:asset', () => import('../pages/Asset')],

@@ -124,6 +124,8 @@ function ofDag(dag: Found['dags'][number]): Target[] {
     })
   return [
     { key: 'trigger', kind: t.jump.kinds.action, text: t.trigger.title(dag.dag_id), icon: 'play', act: () => go(`${to('dags', dag.dag_id)}?do=trigger`) },
+    { key: 'backfill', kind: t.jump.kinds.action, text: t.jump.backfill(dag.dag_id), icon: 'backfills', act: () => go(`/backfills?new=${encodeURIComponent(dag.dag_id)}`) },
+    { key: 'audit', kind: t.jump.kinds.action, text: t.jump.audit(dag.dag_id), icon: 'audit', act: () => go(`/audit?dag=${encodeURIComponent(dag.dag_id)}`) },
     { key: 'pause', kind: t.jump.kinds.action, text: dag.is_paused ? t.jump.unpause(dag.dag_id) : t.jump.pause(dag.dag_id), icon: dag.is_paused ? 'play' : 'pause', act: pause },
   ]
 }

@@ -9,7 +9,7 @@ import { jumping } from './Jump'
 import { isDark, theme } from './theme'
 
 export const helping = signal(false)
-const PLACES: Record<string, string> = { h: '/', d: '/dags', r: '/runs', w: '/actions', a: '/assets', b: '/backfills', q: '/queues', p: '/pools', i: '/imports', u: '/bundles', v: '/variables', c: '/connections', l: '/audit', s: '/settings' }
+const PLACES: Record<string, string> = { h: '/', d: '/dags', r: '/runs', t: '/tasks', w: '/actions', a: '/assets', b: '/backfills', q: '/queues', p: '/pools', i: '/imports', u: '/bundles', v: '/variables', c: '/connections', l: '/audit', s: '/settings' }
 let leader = 0
 
 export function useKeys(): void {

@@ -22,6 +22,7 @@ export const PLACES: { title: string; links: Place[] }[] = [
       { path: '/', text: t.home, icon: 'home' },
       { path: '/dags', text: t.nav.dags, icon: 'dags' },
       { path: '/runs', text: t.nav.runs, icon: 'runs' },
+      { path: '/tasks', text: t.nav.tasks, icon: 'tasks' },
       { path: '/actions', text: t.nav.actions, icon: 'answer', counts: 'actions' },
       { path: '/assets', text: t.nav.assets, icon: 'assets', whole: true },
       { path: '/backfills', text: t.nav.backfills, icon: 'backfills' },

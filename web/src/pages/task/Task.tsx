@@ -96,7 +96,9 @@ export function TaskView({ dagId, runId, taskId, index, tab: given, tabHref, inP
       </>
     )
   }
-  const tab = (given ?? (ti.try_number > 0 || ti.state === 'running' ? 'log' : 'why')) as Tab
+  // What waits has no log yet.
+  const waits = !ti.start_date && ['scheduled', 'queued'].includes(ti.state ?? '')
+  const tab = (given ?? (!waits && (ti.try_number > 0 || ti.state === 'running') ? 'log' : 'why')) as Tab
   const chosen = Number(query.value.get('try')) || ti.try_number
   const numbers = [...new Set([...tries.map((one) => one.try_number), ...(ti.try_number ? [ti.try_number] : [])])].sort((a, b) => a - b)
   const shown = tries.findLast((one) => one.try_number === chosen)
@@ -130,7 +132,7 @@ export function TaskView({ dagId, runId, taskId, index, tab: given, tabHref, inP
           </span>
         )}
       </div>
-      {tab === 'log' && (chosen > 0 ? <LogView key={`${key} ${chosen}`} path={{ ...path, try_number: chosen }} mapIndex={index} topic={`dag:${dagId}`} known={logs.current?.of === `${key} ${chosen}` ? logs.current.first : null} /> : <Empty title={t.log.waiting} />)}
+      {tab === 'log' && (chosen > 0 && !(waits && chosen === ti.try_number) ? <LogView key={`${key} ${chosen}`} path={{ ...path, try_number: chosen }} mapIndex={index} topic={`dag:${dagId}`} known={logs.current?.of === `${key} ${chosen}` ? logs.current.first : null} /> : <Empty title={t.log.waiting} />)}
       {tab === 'callbacks' && <Callbacks of={key} topic={`dag:${dagId}`} read={() => api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/callbackLog', { params: { path, query: { map_index: index, limit: 5000 } } })} />}
       {tab === 'why' && <WhyTab path={path} index={index} dagId={dagId} />}
       {tab === 'xcoms' && <XComs path={path} index={index} operator={operator} />}
