@@ -148,6 +148,8 @@ def facts(table: TableMetadata, before: TableMetadata | None) -> dict[str, Any]:
     found: dict[str, Any] = {"uuid": str(table.table_uuid), "schema_id": table.current_schema_id}
     if before is not None and before.current_schema_id != table.current_schema_id:
         found["schema_changed"] = True
+    if before is None or "schema_changed" in found:
+        found["columns"] = {field.name: str(field.field_type) for field in table.schema().fields}
     if snapshot is None:
         return found
     found["snapshot_id"] = snapshot.snapshot_id

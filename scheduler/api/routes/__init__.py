@@ -20,6 +20,7 @@ from scheduler.api.routes import (
     operations,
     pictures,
     states,
+    tables,
     task_changes,
     task_instances,
     unsupported,
@@ -33,7 +34,7 @@ OUTSIDE = (health.metrics_page,)
 #: In this order: a path that is unsupported must not be taken for a name, and those of single task instances fit many others.
 ROUTERS = (
     unsupported.router, pictures.router, comparisons.router, connection_tests.router, jump.router, operations.router, events.router,
-    by_filter.router, installation.router, backfills.router, bundles.router, hitl.router, states.router, assets.router,
-    installation.event_logs, named.pools, named.variables, named.connections, dags.router, dag_runs.router, xcoms.router,
-    logs.router, task_instances.router, task_changes.router,
+    by_filter.router, installation.router, backfills.router, bundles.router, hitl.router, states.router, tables.router,
+    assets.router, installation.event_logs, named.pools, named.variables, named.connections, dags.router, dag_runs.router,
+    xcoms.router, logs.router, task_instances.router, task_changes.router,
 )  # fmt: skip

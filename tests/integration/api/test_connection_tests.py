@@ -18,7 +18,7 @@ def worker(scenario: Scenario, *queues: str) -> None:
     )  # fmt: skip
 
 
-def test_without_a_live_worker_the_answer_says_so(web: Web, scenario: Scenario) -> None:
+def test_without_a_live_worker_nothing_is_asked(web: Web, scenario: Scenario) -> None:
     scenario.sql("delete from process")
     with web.http(web.account("ada", "admin")) as http:
         nobody = http.post(PATH, json={"connection_id": "warehouse"})

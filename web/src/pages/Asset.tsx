@@ -42,6 +42,7 @@ export default function Asset({ params }: { params: Record<string, string> }) {
   return (
     <>
       <Head title={<span class="run-title">{asset.name}<Copy text={asset.uri} /></span>} crumbs={crumbs}>
+        {asset.uri.startsWith('table:') && <a class="button" href={href(to('tables', asset.uri.slice('table:'.length)))}><Icon name="tables" />{t.tables.open}</a>}
         {operator && asset.producing_tasks.length > 0 && <Button icon="play" onClick={() => void materialize()}>{s.materialize}</Button>}
         {operator && <Button icon="plus" onClick={() => void update()}>{s.create}</Button>}
       </Head>

@@ -10,6 +10,7 @@ import { attempt, toast } from '../parts/overlay'
 import { href, query, setQuery, to } from '../shell/router'
 import { may } from '../shell/session'
 import { t } from '../strings'
+import { AssetTabs } from './tableParts'
 
 const s = t.assets
 const SIZE = 50
@@ -38,6 +39,7 @@ export default function Assets() {
   return (
     <>
       <Head title={s.title} />
+      <AssetTabs current="/assets" />
       <div class="filters"><Search value={name ?? ''} placeholder={s.name} onInput={(text) => setQuery({ q: text, offset: null })} /></div>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
       {operator && <Bulk selection={selection} total={selection.keys.size} onSelect={select}><Button icon="plus" onClick={() => void update([...selection.keys].map(Number))}>{s.create}</Button></Bulk>}

@@ -206,7 +206,7 @@ export default function Dags() {
   )
 }
 
-/** What to do while there is no DAG: mend the files that cannot be read, or begin with an example. */
+/** What to do while there is no DAG: repair the files that cannot be read, or begin with an example. */
 function First() {
   const broken = useLive('imports count', importCount, { every: 5000 }).data.value
   return (

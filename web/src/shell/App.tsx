@@ -42,6 +42,8 @@ const ROUTES: readonly (readonly [string, Loader])[] = [
   ['/actions', () => import('../pages/RequiredActions')],
   ['/assets', () => import('../pages/Assets')],
   ['/asset/:asset', () => import('../pages/Asset')],
+  ['/tables', () => import('../pages/Tables')],
+  ['/tables/:table', () => import('../pages/Table')],
   ['/backfills', () => import('../pages/Backfills')],
   ['/queues', () => import('../pages/Queues')],
   ['/pools', () => import('../pages/Pools')],
@@ -195,8 +197,8 @@ function Routed() {
   return failed.value ? <Note kind="bad">{failed.value} <Button onClick={() => location.reload()}>{t.retry}</Button></Note> : null
 }
 
-/** Whether a page belongs to a place of the navigation. That of an asset is not below /assets, where the scripts are. */
-const within = (at: string, place: string) => at === place || at.startsWith(`${place}/`) || (place === '/assets' && at.startsWith('/asset/'))
+/** Whether a page belongs to a place of the navigation. That of an asset is not below /assets, where the scripts are; tables are assets. */
+const within = (at: string, place: string) => at === place || at.startsWith(`${place}/`) || (place === '/assets' && /^\/(asset|tables)(\/|$)/.test(at))
 
 /** A page that the account may not open: which right it needs, instead of a refusal of the server. */
 function Refused({ place }: { place: Place }) {

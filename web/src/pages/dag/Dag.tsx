@@ -212,7 +212,7 @@ function RunFacts({ run }: { run: DagRun }) {
       {runName(run.dag_run_id) === run.dag_run_id && <span>{t.run.types[run.run_type] ?? run.run_type}</span>}
       <span><Time at={run.start_date ?? run.queued_at} /></span>
       {run.logical_date && <span>{t.run.logical} <Time at={run.logical_date} exact /></span>}
-      {run.dag_versions[0] && <span>{t.dag.version(run.dag_versions[0].version_number)}</span>}
+      {run.dag_versions.length > 0 && <a class="link" href={href(`${to('dags', run.dag_id, 'source')}?ran=${run.dag_versions.at(-1)!.version_number}`)}>{t.dag.version(run.dag_versions.at(-1)!.version_number)}</a>}
       {run.triggering_user_name && <span>{t.run.by} {run.triggering_user_name}</span>}
       <span class="run-id mono" title={t.trigger.id}>{run.dag_run_id}<Copy text={run.dag_run_id} /></span>
       {run.note && <span class="dag-about">{run.note}</span>}
