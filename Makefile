@@ -77,8 +77,8 @@ test-spark-versions: setup ## Run the tests of PySpark tasks with PySpark 3.5, 4
 test-types: setup ## Check examples and mistakes of DAG authors with mypy and pyright in strict mode; ARGS="-k name" selects
 	@TYPE_TESTS=1 $(BIN)/python -m pytest tests/types $(ARGS)
 
-screenshots: setup ## Render every page to build/screenshots: light, dark and narrow
-	@.make/browser -m browser.screenshots
+screenshots: setup ## Render every page to build/screenshots: light, dark and narrow; ARGS=readme renders the pictures of the README
+	@.make/browser -m browser.screenshots $(ARGS)
 
 test-deploy: setup ## Check the chart, the kustomize folders, the unit files and the wheel; ARGS="-k chart" selects
 	@.make/deploy -m pytest -n 2 --dist loadgroup tests/deploy $(ARGS)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -26,12 +27,19 @@ from scheduler.store.db.database import transact
 
 API = "/api/v2"
 FIRST = f"/dags/{WIDE}/dagRuns/run-1/taskInstances/task_0000"
+#: What Home asks for beside /home: the last day, and the last month, in which all runs of the data ended.
+DAY, MONTH = (
+    f"/home/trend?since={(datetime.now(UTC) - timedelta(days=days)).strftime('%Y-%m-%dT%H:00:00Z')}&bar_hours={hours}&bars={bars}"
+    for days, hours, bars in ((1, 1, 24), (30, 24, 30))
+)
+OPEN = "state=scheduled&state=queued&state=running&state=deferred&state=up_for_retry&state=up_for_reschedule&state=restarting"
 #: The requests of 20 clients, in turn.
 MIX = (
     "/dags?limit=50", "/dags/dag_001", "/dags/~/dagRuns?limit=50&order_by=-run_after", "/dags/dag_002/dagRuns?limit=50",
     "/dags/dag_002/grid", "/dags/dag_002/graph", "/dags/dag_003/dagRuns/run-1/timeline", "/home", "/queues", "/workers", "/pools",
     "/dags/dag_003/dagRuns/run-1/taskInstances?limit=100", FIRST, f"{FIRST}/why", f"{FIRST}/tries", f"{FIRST}/logs/1/lines",
     f"/dags/{MAPPED}/dagRuns/run-1/taskInstances/each/listMapped?limit=100", "/eventLogs", "/dagStats?dag_ids=dag_004",
+    DAY, MONTH, "/dags/~/runList?limit=50&order_by=-run_after", f"/dags/~/dagRuns/~/taskInstances?{OPEN}&limit=100&order_by=-id",
 )  # fmt: skip
 GRID = f"/dags/{WIDE}/grid?limit=100"
 TIMES = 20

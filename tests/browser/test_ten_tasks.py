@@ -254,7 +254,7 @@ def keys_backfill_a_week(keys: Keys, page: Page, _: str) -> None:
     keys.go("b")
     keys.activate(page.get_by_role("button", name="New backfill").first)
     expect(page.get_by_role("dialog").get_by_label("DAG")).to_be_focused()
-    page.keyboard.type("ledger")
+    page.keyboard.type("exchange_rates")
     expect(page.get_by_role("button", name=re.compile(r"Start the backfill \([67]\)"))).to_be_enabled()
     keys.activate(page.get_by_role("button", name=re.compile(r"Start the backfill \([67]\)")))
     expect(page.get_by_role("status").get_by_text("The backfill has started")).to_be_visible()

@@ -75,8 +75,8 @@ export const t = {
       total === 0 ? 'none' : `${from.toLocaleString(locale)}–${to.toLocaleString(locale)}${total === null ? '' : ` of ${total.toLocaleString(locale)}`}`,
     previous: 'Previous', next: 'Next',
     selected: (count: number) => `${many(count, 'row')} selected`,
-    selectAll: (count: number) => `Select all ${count.toLocaleString(locale)} that match the filters`,
-    allSelected: (count: number) => `All ${count.toLocaleString(locale)} that match are selected`,
+    selectAll: (count: number) => (count === 1 ? 'Select the one that matches the filters' : `Select all ${count.toLocaleString(locale)} that match the filters`),
+    allSelected: (count: number) => (count === 1 ? 'The one that matches is selected' : `All ${count.toLocaleString(locale)} that match are selected`),
     clear: 'Clear the selection', row: 'Select the row', rows: 'Select all rows of this page',
   },
   overview: {

@@ -54,6 +54,22 @@ with DAG("inventory", schedule="0 * * * *", start_date=START, tags=["sales"], de
     count = BashOperator(task_id="count", bash_command="for i in 1 2 3; do echo shelf $i; done")
     fetch >> count >> EmptyOperator(task_id="done")
 
+with DAG(
+    "exchange_rates", schedule="@daily", start_date=START, tags=["finance"], description="Rates of the central bank"
+) as exchange_rates:
+
+    @task
+    def fetch_rates():
+        time.sleep(random.random() / 5)
+        if random.random() < 0.06:
+            raise ConnectionError("The central bank has published no rates for this day yet")
+
+    @task
+    def convert():
+        time.sleep(random.random() / 8)
+
+    fetch_rates() >> convert()
+
 with DAG("ledger", schedule="@daily", start_date=START, tags=["finance", "core"], description="Bookings of the day") as ledger:
 
     @task
