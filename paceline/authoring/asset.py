@@ -118,7 +118,8 @@ class Asset(_Named):
     def table(cls, name: str, *, extra: Mapping[str, Any] | None = None, watchers: Iterable[AssetWatcher] = ()) -> Asset:
         """The table `name`, as namespace.table, in the catalog of Paceline: an asset with the URI "table:" and this name.
 
-        As an outlet, its event has the snapshot, the numbers of added and removed rows and the change of the schema in `extra`.
+        As an outlet, its event has `publication`, `snapshot_id`, `operation`, `rows_added`, `rows_removed`, `rows` and, if it has
+        changed, `schema_change` in its extra. A row that a deletion had to write again counts as removed and as added.
         DagError if the name is not one of a table.
         """
         if not isinstance(name, str) or _TABLE_NAME.fullmatch(name) is None:

@@ -142,12 +142,17 @@ def check_name(kind: str, *parts: str) -> None:
             raise CatalogError(f"{part!r} is no name of a {kind}: use at most 100 letters, digits, -, _ and blanks, and no dot.")
 
 
+#: What each snapshot counts, and all commits of a try together.
+SUMMED = ("added-records", "deleted-records", "added-data-files", "added-files-size")
+
+
 def facts(table: TableMetadata, before: TableMetadata | None) -> dict[str, Any]:
     """What pages say of a version of a table: its snapshot, and what that has changed."""
     snapshot = table.current_snapshot()
     found: dict[str, Any] = {"uuid": str(table.table_uuid), "schema_id": table.current_schema_id}
     if before is not None and before.current_schema_id != table.current_schema_id:
         found["schema_changed"] = True
+        found["schema_change"] = _schema_change(before, table)
     if before is None or "schema_changed" in found:
         found["columns"] = {field.name: str(field.field_type) for field in table.schema().fields}
     if snapshot is None:
@@ -155,10 +160,32 @@ def facts(table: TableMetadata, before: TableMetadata | None) -> dict[str, Any]:
     found["snapshot_id"] = snapshot.snapshot_id
     if snapshot.summary is not None:
         found["operation"] = snapshot.summary.operation.value
-        for key in ("added-records", "deleted-records", "total-records", "added-data-files", "added-files-size"):
-            if (value := snapshot.summary.additional_properties.get(key)) is not None:
-                found[key.replace("-", "_")] = int(value)
+        if (total := snapshot.summary.additional_properties.get("total-records")) is not None:
+            found["total_records"] = int(total)
+    # A commit can add several snapshots: a replacement is a deletion and an append.
+    known = set() if before is None else {one.snapshot_id for one in before.snapshots}
+    for one in table.snapshots:
+        if one.snapshot_id not in known and one.summary is not None:
+            for key in SUMMED:
+                if (value := one.summary.additional_properties.get(key)) is not None:
+                    name = key.replace("-", "_")
+                    found[name] = found.get(name, 0) + int(value)
     return found
+
+
+def _schema_change(before: TableMetadata, table: TableMetadata) -> list[str]:
+    """The columns that were added, removed, renamed or changed, for people."""
+    old, new = ({one.field_id: one for one in each.schema().fields} for each in (before, table))
+    return [
+        *(f"added {new[key].name} {new[key].field_type}" for key in new.keys() - old.keys()),
+        *(f"removed {old[key].name}" for key in old.keys() - new.keys()),
+        *(f"renamed {old[key].name} to {new[key].name}" for key in old.keys() & new.keys() if old[key].name != new[key].name),
+        *(
+            f"changed {new[key].name} from {old[key].field_type} to {new[key].field_type}"
+            for key in old.keys() & new.keys()
+            if old[key].field_type != new[key].field_type
+        ),
+    ]
 
 
 def body(metadata: Metadata) -> bytes:

@@ -137,14 +137,21 @@ def take_successes(connection: Connection, *, limit: int) -> list[SucceededTask]
             returning n.id, n.task_instance_id, n.created_at
         )
         select e.id as notice_id, r.version_id, r.dag_id, r.run_id, t.task_id, t.map_index, e.created_at as at, x.value as events,
-               r.partition_key, r.partition_date
+               r.partition_key, r.partition_date, v.tables
           from ended e
           join task_instance t on t.id = e.task_instance_id
           join dag_run r on r.id = t.dag_run_id
           left join xcom x on x.task_instance_id = t.id and x.key = %(key)s
+          left join lateral (  -- what its success has published
+               select jsonb_object_agg(%(table)s || v.namespace || '.' || v.name, v.facts || jsonb_build_object(
+                          'publication', v.publication)) as tables
+                 from table_version v
+                where v.task_instance_id = t.id
+                  and v.publication = (select max(publication) from table_version where task_instance_id = t.id)
+                  and v.published_at >= t.started_at) v on true
          order by e.id
         """,
-        {"limit": limit, "key": XCOM_KEY},
+        {"limit": limit, "key": XCOM_KEY, "table": asset.TABLE},
     )
     return [_success(dict(row)) for row in rows.mappings()]
 
@@ -404,10 +411,26 @@ def _values(update: Update) -> dict[str, Any]:
 def _success(row: dict[str, Any]) -> SucceededTask:
     """The data that a task stored about its updates, by URI; any other content of that XCom is ignored."""
     stored, key, date = row.pop("events"), row.pop("partition_key"), row.pop("partition_date")
+    tables = {uri: _of_table(facts) for uri, facts in (row.pop("tables") or {}).items()}
     events = {uri: one for uri, one in stored.items() if isinstance(one, dict)} if isinstance(stored, dict) else {}
     return SucceededTask(
         **row,
-        extras={uri: one["extra"] for uri, one in events.items() if isinstance(one.get("extra"), dict)},
+        extras=tables
+        | {uri: tables.get(uri, {}) | one["extra"] for uri, one in events.items() if isinstance(one.get("extra"), dict)},
         partition=None if key is None else Partition(key, date),
         partitions={uri: one["partitions"] for uri, one in events.items() if isinstance(one.get("partitions"), list)},
     )
+
+
+#: The extra of an update of a table, by the facts of its version.
+_FACTS = {
+    "publication": "publication", "snapshot_id": "snapshot_id", "operation": "operation", "added_records": "rows_added",
+    "deleted_records": "rows_removed", "total_records": "rows", "schema_change": "schema_change",
+}  # fmt: skip
+
+
+def _of_table(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The snapshot, the rows that it added and removed, and the change of the schema; no rows were removed if none is counted."""
+    counts = {"added_records": 0, "deleted_records": 0} if "snapshot_id" in facts else {}
+    found = counts | dict(facts)
+    return {name: found[key] for key, name in _FACTS.items() if key in found}

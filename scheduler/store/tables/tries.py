@@ -13,6 +13,8 @@ from scheduler.store.db import fencing, rows
 from scheduler.store.tables.pointers import Change, Pinned
 
 #: Of a running try: in the first use, and when a later dispatch of the same try continues, which keeps what the try has written.
+#: The facts that are those of all commits of a try together.
+SUMMED = ["added_records", "deleted_records", "added_data_files", "added_files_size", "schema_change"]
 GIVE = fencing.guarded(
     """
     insert into table_try (token_hash, task_instance_id, try_number, dispatch_id, publication)
@@ -106,14 +108,20 @@ def write(connection: Connection, attempt: Pinned, changes: list[Change]) -> Cha
         parameters = {
             "try": attempt.id, "namespace": change.namespace, "name": change.name, "expected": change.expected,
             "location": change.location, "updates": None if change.updates is None else json.dumps(change.updates),
-            "facts": json.dumps(change.facts), "written": written,
+            "facts": json.dumps(change.facts), "written": written, "summed": SUMMED,
         }  # fmt: skip
         stored = connection.exec_driver_sql(
             """
             insert into table_pending as p (try_id, namespace, name, base_location, location, updates, written, facts)
             values (%(try)s, %(namespace)s, %(name)s, %(expected)s, %(location)s, %(updates)s, %(written)s, %(facts)s)
             on conflict (try_id, namespace, name) do update
-               set location = excluded.location, facts = excluded.facts,
+               set location = excluded.location,
+                   facts = excluded.facts || (
+                       select coalesce(jsonb_object_agg(e.key, case jsonb_typeof(e.value)
+                              when 'array' then e.value || coalesce(excluded.facts->e.key, '[]')
+                              else to_jsonb(e.value::bigint + coalesce((excluded.facts->e.key)::bigint, 0)) end), '{}')
+                         from jsonb_each(p.facts) e
+                        where e.key = any(%(summed)s)),
                    updates = p.updates || excluded.updates,
                    written = p.written || excluded.written
              where p.location is not distinct from %(expected)s
