@@ -100,6 +100,7 @@ MODULE_REASONS: dict[str, str] = {
     "airflow.models": f"it is for the database of Airflow, and {_NO_DATABASE}",
     "airflow.providers": f"install its package next to Paceline with `pip install --no-deps {{}}`, {_CLIENT}",
     "airflow.providers.apache.spark": "use SparkSubmitOperator, SparkSqlOperator or @task.pyspark",
+    "airflow.providers.common.sql": "use SQLExecuteQueryOperator of paceline.operators or @task.sql, or install its package",
     "airflow.providers.standard": _OWN,
     "airflow.settings": _NO_DATABASE,
     "airflow.utils.db": _NO_DATABASE,

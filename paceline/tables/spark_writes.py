@@ -54,7 +54,8 @@ class SparkWriter:
         )
         rows = self.frame.withColumn(at, checked.cast(kind))
         if missing:
-            rows.writeTo(self.quoted).using("iceberg").partitionedBy(F.col(at) if kind == "date" else F.days(F.col(at))).create()
+            days = getattr(F, "partitioning", F).days  # its place since Spark 4.0
+            rows.writeTo(self.quoted).using("iceberg").partitionedBy(F.col(at) if kind == "date" else days(F.col(at))).create()
             return
         condition = f"`{at}` >= CAST(:low AS {kind}) AND `{at}` < CAST(:high AS {kind})"
         bound = {"low": low.isoformat(), "high": high.isoformat()}
@@ -80,10 +81,16 @@ class SparkWriter:
         """As `partition_time`, from the partitions that Spark describes."""
         described = self.frame.sparkSession.sql(f"DESCRIBE TABLE EXTENDED {self.quoted}").collect()
         fields: dict[str, str] = {}
+        section = ""
         for row in described:
-            if row["col_name"].startswith("Part "):
+            name = row["col_name"]
+            if name.startswith("# ") and name != "# col_name":
+                section = name
+            elif section == "# Partition Information" and name and name != "# col_name":  # only identities
+                fields[name.strip("`")] = "identity"
+            elif section == "# Partitioning" and name.startswith("Part "):
                 transform, _, inner = row["data_type"].partition("(")
-                fields[inner.rstrip(")") or transform] = transform.rstrip("s") if inner else "identity"
+                fields[(inner.rstrip(")") or transform).strip("`")] = transform.removesuffix("s") if inner else "identity"
         if column is not None:
             return column, fields.get(column, "")
         timed = [name for name in fields if dict(self.frame.dtypes).get(name, "").startswith(("date", "timestamp"))]

@@ -7,7 +7,7 @@ from pyiceberg.catalog import load_catalog
 from support.stacks import Stack, StackFactory
 from support.waiting import eventually
 
-pytestmark = [pytest.mark.stack, pytest.mark.long]
+pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.timeout(2000)]
 
 FIRST, DATES = date(2026, 1, 1), 30
 DAG = """
