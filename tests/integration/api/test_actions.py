@@ -27,6 +27,14 @@ ASK = ("insert into task_state (task_instance_id, key, value) select t.id, 'hitl
        ' \'{"subject": "s", "options": ["yes"], "try_number": 1}\' from task_instance t join dag_run r on r.id = t.dag_run_id'
        " where r.run_id = 'now' and t.task_id = 'extract'")  # fmt: skip
 
+#: A table that a second publication has changed.
+TABLE = (
+    "insert into table_version (catalog, namespace, name, publication, metadata_location, published_by)"
+    " values ('lake', 'sales', 't', 1, 'one', 'ada'), ('lake', 'sales', 't', 2, 'two', 'ada')",
+    "insert into iceberg_tables values ('lake', 'sales', 't', 'two', 'one', 'TABLE')",
+    "update table_publication set number = 2",
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
@@ -252,6 +260,10 @@ CASES: dict[str, Case] = {
         cli=("deploy", "--rollback", "1", "--bundle", "demo", "--no-wait"), audit_of_command="bundles.rollback",
         wakes="bundle deployed", before=BUNDLE, becomes=[(1,)],
         rows="select v.number from bundle b join bundle_version v on v.id = b.wanted_id",
+    ),
+    "tables.roll_back": Case(
+        cli=("tables", "rollback", "sales.t", "--to", "1"), audit_of_command="tables.rollback", before=TABLE, becomes=[("one", 3)],
+        rows="select metadata_location, number from iceberg_tables, table_publication",
     ),
     "clean.clean": Case(
         cli=("db", "clean", "--before", "2100-01-01T00:00+00:00", "--yes"),
