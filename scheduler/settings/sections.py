@@ -411,6 +411,8 @@ class Tables(Section):
     """Name of the catalog in Spark and SQL, and in the tables of the database."""
     storage_options: StorageOptions = Field(default="", examples=["s3.endpoint=http://minio:9000 s3.region=us-east-1"])
     """Properties of pyiceberg for the storage: key=value pairs, separated by spaces. May hold credentials."""
+    url: str = Field(default="", examples=["https://paceline.example/catalog"])
+    """Address of the catalog of a web process, for Spark drivers on other machines. Tasks on workers need none."""
     spark_packages: str = ""
     """Maven coordinates with which Spark uses tables, fetched once. If empty, the runtime of Iceberg for the installed Spark."""
     spark_jars: str = Field(default="", examples=["/opt/iceberg"])

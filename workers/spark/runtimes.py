@@ -1,5 +1,8 @@
 """The runtimes on Spark. A worker imports them with its first task on Spark, so that one for plain tasks never loads them."""
 
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
 from paceline.authoring import execution
 from paceline.authoring.abstract_operator import AbstractOperator
 from paceline.authoring.running import Context
@@ -13,6 +16,10 @@ from workers.spark import frames
 from workers.spark.applications.jobs import Jobs, NoJobs, StoredJobs
 from workers.spark.applications.submitter import Submitter
 from workers.spark.sessions import session_pool, task
+from workers.tables import access
+
+if TYPE_CHECKING:
+    from scheduler.catalog.access import Access
 
 
 class PySpark:
@@ -21,7 +28,8 @@ class PySpark:
     traits = traits("pyspark")
 
     def run(self, operator: AbstractOperator, values: Context, settings: Settings, claim: Claim, ask: Ask | None) -> object:
-        return task.run(operator, values, settings, _jobs(values, settings, claim, ask).reported)
+        catalog = _catalog(settings, claim, ask)
+        return task.run(operator, values, settings, _jobs(values, settings, claim, ask).reported, catalog.give if catalog else None)
 
     def explain(self, error: BaseException) -> str | None:
         if isinstance(error, ModuleNotFoundError):
@@ -42,7 +50,7 @@ class SparkSubmit:
     traits = traits("spark_submit")
 
     def run(self, operator: AbstractOperator, values: Context, settings: Settings, claim: Claim, ask: Ask | None) -> object:
-        submitter = Submitter(values, settings, _jobs(values, settings, claim, ask))
+        submitter = Submitter(values, settings, _jobs(values, settings, claim, ask), catalog=_catalog(settings, claim, ask))
         return execution.run(operator, {**values, SUBMITTER: submitter})
 
     def explain(self, error: BaseException) -> str | None:
@@ -57,6 +65,31 @@ class SparkSubmit:
 
 #: By `Operator.worker_runtime`. See workers/task/execute.Runtime.
 ON_SPARK: dict[str, PySpark | SparkSubmit] = {"pyspark": PySpark(), "spark_submit": SparkSubmit()}
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """The catalog of tables for one try."""
+
+    settings: Settings
+    claim: Claim
+    ask: Ask
+
+    def give(self, *, elsewhere: bool = False) -> "Access | None":
+        """What a session on this machine needs; with `elsewhere`, one that reaches only tables.url, if that is set."""
+        if not elsewhere:
+            return access.of(self.settings, self.claim, self.ask)
+        url = self.settings.tables.url
+        return replace(access.of(self.settings, self.claim, self.ask), uri=url) if url else None
+
+    def take_over(self) -> None:
+        """Let the application of an earlier try, which this one resumes, write as this try."""
+        access.take_over(self.claim, self.ask)
+
+
+def _catalog(settings: Settings, claim: Claim, ask: Ask | None) -> Catalog | None:
+    """None without tables, and for a task that runs without a worker."""
+    return None if ask is None or not settings.tables.warehouse else Catalog(settings, claim, ask)
 
 
 def _jobs(values: Context, settings: Settings, claim: Claim, ask: Ask | None) -> Jobs:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Watched = Callable[[Look], AbstractContextManager[None]]
 
 #: Gives the try what it needs to use tables.
-Give = Callable[[], "Access"]
+Give = Callable[[], "Access | None"]
 #: The output of the JVM during the last task.
 _output: list[str] = [""]
 #: Why the last task had no catalog of tables, if tables are on; else empty.
@@ -96,7 +96,8 @@ def _catalog(settings: Settings, jvm_conf: dict[str, str], own: Mapping[str, str
         _no_tables[:] = [str(missing)]
         print(f"{stamp()} WARNING spark: this session has no catalog {settings.tables.catalog!r} of tables. {missing}")  # noqa: T201
         return {}
-    return iceberg.session_conf(give(), own)
+    access = give()
+    return {} if access is None else iceberg.session_conf(access, own)
 
 
 def _begun(

@@ -14,13 +14,12 @@ from support.tables import Lake
 from paceline.states import TaskState
 from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Tables as TablesSettings
-from scheduler.store.db import rows
-from scheduler.store.tables import publish
-from scheduler.store.worker import table_tries
 from scheduler.store.worker.claims import Claim, Ending
 from workers.spark import iceberg
 from workers.spark.sessions import configuration, session, session_pool
 from workers.spark.sessions.session_pool import WarmJvm
+from workers.tables import access
+from workers.task.follow import DatabaseStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,8 +68,11 @@ class Task:
     ) -> None:
         self.lake, self.jvm = lake, jvm
         self.claim = claim or lake.claim(dag_id)
-        self.token = table_tries.give_token(lake.scenario.hot, self.claim)
-        self.conf = iceberg.session_conf(lake.access(self.token), own or {}) | dict(own or {})
+        access.serve_at(lake.uri)
+        self.store = DatabaseStore(lake.scenario.settings, lake.scenario.hot, lake.scenario.follower)
+        given = self.store.tables(self.claim)
+        self.token = given.token
+        self.conf = iceberg.session_conf(given, own or {}) | dict(own or {})
 
     def run(self, work: "Callable[[SparkSession], Any]") -> Any:
         with session.opened(self.jvm, self.conf, name="test") as spark:
@@ -84,17 +86,7 @@ class Task:
         return self.run(lambda spark: [tuple(row) for row in [spark.sql(one) for one in statements][-1].collect()])
 
     def ends(self, state: TaskState = TaskState.SUCCESS) -> None:
-        if state is TaskState.SUCCESS:
-            claim, catalog = self.claim, self.lake.tables.catalog
-            of_try = {
-                "ti_id": claim.id, "dispatch_id": claim.dispatch_id, "dag_id": claim.dag_id, "run_id": claim.run_id,
-                "task_id": claim.task_id, "map_index": claim.map_index, "try_number": claim.try_number, "by": "a task",
-                "catalog": catalog,
-            }  # fmt: skip
-            with self.lake.scenario.engine.begin() as connection:
-                connection.exec_driver_sql(publish.HOLD_FOR_TRY, of_try)
-                assert not publish.moved(rows.of_result(publish.Row, connection.exec_driver_sql(publish.PUBLISH_TRY, of_try)))
-        assert self.lake.scenario.follower.report(self.claim, Ending(state, delay_s=0)).is_stored
+        assert self.store.report(self.claim, Ending(state, delay_s=0)).is_stored
 
 
 def seen(lake: Lake, name: str) -> list[tuple[Any, ...]] | None:
