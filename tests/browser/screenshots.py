@@ -85,7 +85,7 @@ LOOKS = (("light", "light", 1440), ("dark", "dark", 1440), ("narrow", "light", 3
 def main(only: list[str]) -> None:
     """Fill a stack with runs, and render the pages."""
     with tempfile.TemporaryDirectory(prefix="pl", dir="/tmp") as home, running(Path(home)) as installation:
-        run_id = fill(installation)
+        run_id = fill(installation, flights=only != ["readme"])
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
             if only == ["readme"]:
@@ -97,7 +97,7 @@ def main(only: list[str]) -> None:
             browser.close()
 
 
-def fill(installation: Installation) -> str:
+def fill(installation: Installation, *, flights: bool) -> str:
     """Runs of many kinds; the ID of one that succeeded."""
     last = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
     installation.cli("pools", "set", "gpu", "2", "--description", "The two cards of host 7")
@@ -111,7 +111,8 @@ def fill(installation: Installation) -> str:
             "--max-active-runs", str(limit),
         )  # fmt: skip
     installation.cli("dags", "trigger", "thumbnails")
-    installation.cli("dags", "trigger", "flights", "--run-id", FLIGHTS)
+    if flights:
+        installation.cli("dags", "trigger", "flights", "--run-id", FLIGHTS)
     eventually(lambda: not unfinished(installation), timeout=900)
     age(installation)
     installation.cli("dags", "trigger", "review")

@@ -154,13 +154,13 @@ function Capacity() {
             {[...queues].sort((a, b) => Number(a.workers.length > 0) - Number(b.workers.length > 0)).slice(0, 8).map((one) => one.workers.length === 0 ? (
               <li key={one.queue} class="wrong">
                 <a class="grow clip" href={href('/queues')}>{one.queue}</a>
-                <a class="small" href={tasksHref({ state: 'scheduled,queued', queue: one.queue })}>{o.waitingIn(one.waiting_in_postgresql + one.queued)}</a>
+                <WaitingIn count={one.waiting_in_postgresql + one.queued} of={{ state: 'scheduled,queued', queue: one.queue }} />
                 <strong>{t.queues.nobody}</strong>
               </li>
             ) : (
               <li key={one.queue}>
                 <a class="grow clip" href={href('/queues')}>{one.queue}</a>
-                <a class="small soft" href={tasksHref({ state: 'scheduled,queued', queue: one.queue })}>{o.waitingIn(one.waiting_in_postgresql + one.queued)}</a>
+                <WaitingIn count={one.waiting_in_postgresql + one.queued} of={{ state: 'scheduled,queued', queue: one.queue }} />
                 <span class="use"><i style={{ width: `${Math.min(100, (one.running / Math.max(1, one.places)) * 100)}%`, background: 'var(--s-running)' }} /></span>
                 <span class="small num soft" style={{ minWidth: '58px', textAlign: 'right' }}>{one.running} / {one.places}</span>
               </li>
@@ -175,7 +175,7 @@ function Capacity() {
             {pools.map((one) => (
               <li key={one.name}>
                 <a class="grow clip" href={href('/pools')}>{one.name}</a>
-                <a class="small soft" href={tasksHref({ state: 'scheduled', pool: one.name })}>{o.waitingIn(one.scheduled_slots)}</a>
+                <WaitingIn count={one.scheduled_slots} of={{ state: 'scheduled', pool: one.name }} />
                 <Use pool={one} />
                 <span class="small num soft" style={{ minWidth: '58px', textAlign: 'right' }}>{one.slots < 0 ? count(one.occupied_slots) : `${count(one.occupied_slots)} / ${count(one.slots)}`}</span>
               </li>
@@ -185,6 +185,11 @@ function Capacity() {
       )}
     </>
   )
+}
+
+/** How many tasks wait in a queue or for a pool, as a link to them. */
+function WaitingIn({ count: waiting, of }: { count: number; of: Parameters<typeof tasksHref>[0] }) {
+  return waiting > 0 ? <a class="small" href={tasksHref(of)}>{o.waitingIn(waiting)}</a> : null
 }
 
 /** What tasks ask, with the way to the answer. */
