@@ -90,6 +90,8 @@ BOUNDED = {
     f"{RUN}/why", f"{TI}/why", f"{TI}/dependencies", f"{TI}/{{map_index}}/dependencies",
     # instances.MOST_TRIES, and `lines` of a log.
     f"{TI}/view", f"{TI}/tries", f"{TI}/{{map_index}}/tries",
+    # tables.MOST_VERSIONS.
+    f"{API}/tables/{{table_name}}",
     # max_bytes of a log.
     f"{TI}/logs/{{try_number}}",
     # operations.MOST_POINTS, workers.MOST, home.MOST, params.LONGEST_PAGE.
