@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 UNIT = Path(__file__).parent / "unit"
 FAILED = pytest.StashKey[bool]()
 #: Before 4.2, PySpark leaves the sockets through which it collects to the garbage collector.
-OPEN_SOCKETS = pytest.mark.filterwarnings("ignore:Exception ignored in. <socket.socket.*:pytest.PytestUnraisableExceptionWarning")
+OPEN_SOCKETS = pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning")
 
 
 @pytest.hookimpl(wrapper=True)
