@@ -28,6 +28,9 @@ RELEASES = {"3.5": "1.10.2", "4.0": "1.10.2", "4.1": "1.12.0"}
 EXTENSIONS = "spark.sql.extensions"
 OURS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 CATALOG_CLASS = "org.apache.iceberg.spark.SparkCatalog"
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+#: Iceberg sets these properties of Java when it first reads a table, after which a warm JVM would be unfit for another task.
+ARROW = "-Darrow.enable_null_check_for_get=false -Darrow.enable_unsafe_memory_access=true"
 #: The environment variable with the token of an application. Iceberg replaces `env:` in the conf, which Spark's pages show.
 TOKEN_VARIABLE = "PACELINE_TABLES_TOKEN"  # noqa: S105
 #: Seconds for the download of the jars, of which the one of Iceberg has 50 MB.
@@ -92,7 +95,11 @@ def packages_for(settings: Settings, spark: Installed | None) -> str:
 
 def jvm_conf(settings: Settings, own: Mapping[str, str]) -> dict[str, str]:
     """The keys of a JVM whose sessions can use the catalog, which keep what its `own` conf names. JarsMissingError."""
-    return {"spark.jars": joined(own.get("spark.jars", ""), *jars(settings)), **extensions(own)}
+    return {
+        "spark.jars": joined(own.get("spark.jars", ""), *jars(settings)),
+        JAVA_OPTIONS: f"{own.get(JAVA_OPTIONS, '')} {ARROW}".strip(),
+        **extensions(own),
+    }
 
 
 def extensions(own: Mapping[str, str]) -> dict[str, str]:

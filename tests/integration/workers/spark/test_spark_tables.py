@@ -98,6 +98,18 @@ def seen(lake: Lake, name: str) -> list[tuple[Any, ...]] | None:
     return sorted(tuple(row.values()) for row in found)
 
 
+# The first test: what Iceberg changes in a JVM, it changes with its first table.
+def test_a_jvm_that_has_read_its_first_table_stays_warm(jvm: WarmJvm, tmp_path: Path) -> None:
+    key = "spark.sql.catalog.folder"  # without a server in this process, whose threads would end the JVM
+    conf = {key: iceberg.CATALOG_CLASS, f"{key}.type": "hadoop", f"{key}.warehouse": str(tmp_path)}
+
+    with session.opened(jvm, conf, name="test") as spark:
+        spark.sql("create table folder.sales.t as select 1 as id")
+        assert spark.table("folder.sales.t").count() == 1 and spark.table("folder.sales.t").collect() == [(1,)]
+
+    assert jvm.unfit is None
+
+
 def test_two_tables_appear_together_with_the_success_of_their_task(lake: Lake, jvm: WarmJvm) -> None:
     task = Task(lake, jvm, "d")
 
@@ -113,7 +125,6 @@ def test_two_tables_appear_together_with_the_success_of_their_task(lake: Lake, j
     task.ends()
 
     assert (seen(lake, "sales.orders"), seen(lake, "sales.sums")) == ([(1, "a"), (2, "b")], [(2,)])
-    assert jvm.unfit is None, "a JVM that used tables stays warm"
 
 
 def test_statements_that_change_tables(lake: Lake, jvm: WarmJvm) -> None:

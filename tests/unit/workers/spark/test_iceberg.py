@@ -88,9 +88,13 @@ def test_a_jvm_keeps_the_jars_and_extensions_of_its_task(tmp_path: Path) -> None
     (tmp_path / "i.jar").touch()
     mine = settings(tmp_path, spark_jars=str(tmp_path))
 
-    conf = iceberg.jvm_conf(mine, {"spark.jars": "/a.jar", "spark.sql.extensions": "x.Y"})
+    conf = iceberg.jvm_conf(mine, {"spark.jars": "/a.jar", "spark.sql.extensions": "x.Y", iceberg.JAVA_OPTIONS: "-Dmine=1"})
 
-    assert conf == {"spark.jars": f"/a.jar,{tmp_path}/i.jar", "spark.sql.extensions": f"x.Y,{iceberg.OURS}"}
+    assert conf == {
+        "spark.jars": f"/a.jar,{tmp_path}/i.jar",
+        "spark.sql.extensions": f"x.Y,{iceberg.OURS}",
+        iceberg.JAVA_OPTIONS: f"-Dmine=1 {iceberg.ARROW}",
+    }
     assert iceberg.extensions(conf)["spark.sql.extensions"] == f"x.Y,{iceberg.OURS}", "once"
 
 
