@@ -66,7 +66,8 @@ class Keys:
         """Filter a list, and open its first row."""
         self.press("/")
         self.page.keyboard.type(text)
-        expect(of).to_have_count(1)
+        expect(of.filter(has_not_text=text)).to_have_count(0)
+        expect(of.first).to_contain_text(text)
         self.press("Escape")
         self.page.evaluate("document.activeElement.blur()")
         self.press("j", "Enter")
