@@ -324,7 +324,9 @@ def clear_by_keyboard(page: Page, installation: Installation) -> None:
     run_id = run_of(installation, "--conf", '{"fail": true}')
     page.keyboard.press("g")
     page.keyboard.press("r")
+    expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
     page.keyboard.press("/")
+    expect(page.get_by_role("searchbox", name="Filter by name")).to_be_focused()
     page.keyboard.type("journey")
     expect(page).to_have_url(re.compile("q=journey"))
     # All rows are selected next: those of other DAGs must have left.
