@@ -33,6 +33,8 @@ class SparkWriter:
             marked.writeTo(self.quoted).using("iceberg").create()
             return
         if SOURCE not in spark.table(self.quoted).columns:
+            # Spark refuses a frame that reads the table as it was before the change, so its rows are computed before.
+            marked = marked.localCheckpoint()
             spark.sql(f"ALTER TABLE {self.quoted} ADD COLUMN {SOURCE} bigint")
         spark.sql(f"DELETE FROM {self.quoted} WHERE {SOURCE} = {source}")
         marked.writeTo(self.quoted).append()

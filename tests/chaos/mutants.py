@@ -60,14 +60,18 @@ QUEUE, PROCESSES = "scheduler/services/queue.py", "scheduler/store/upkeep/proces
 #: One dispatch in twenty.
 SOMETIMES = "int(claim.dispatch_id[:8], 16) % 20 == 0"
 RETURNED = "                self.log.error(error)\n        return result"
-TRY, CODE, POPPED = "self._try(claim, dag, task, runtime, path)", "        operator = files.task(", "texts.pop(RETURN_KEY)"
+TRY, CODE, POPPED = (
+    "self.attempt(claim, dag, task, runtime, path, running=running)",
+    "        operator = files.task(",
+    "texts.pop(RETURN_KEY)",
+)
 ALL_SUCCESS, RUNS = (
     "def _all_success(u: Upstream) -> Verdict:\n",
     "    return _run() if u.all_done else _wait(u)\n\n\ndef _all_failed",
 )
 CLAIM = "coalesce(t.state, '') = 'queued' or (:is_repeated"
 PULL = "where t.dag_run_id = %s and t.task_id = %s and t.map_index"
-HOLD_POOLS = '    found = connection.exec_driver_sql(\n        f"""\n        with wanted as materialized ('
+HOLD_POOLS = "    found = prepared.execute(connection, LOCK_WAITING, "
 #: Takes its time from one to the next.
 LOCK_ALL = (
     "select pg_sleep(0.2) from"
