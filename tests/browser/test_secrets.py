@@ -88,6 +88,7 @@ def test_a_worker_tests_a_stored_connection(page: Page, installation: Installati
     test.get_by_label("Queue").select_option("spark")
     test.get_by_role("button", name="Test").click()
     expect(test.get_by_role("status")).to_contain_text(f"127.0.0.1:{port} of connection closed can be reached.")
+    expect(test.get_by_role("status")).to_be_in_viewport(ratio=1)
     page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
     installation.cli("connections", "delete", "closed", "--yes")
 

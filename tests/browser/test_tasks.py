@@ -66,5 +66,7 @@ def test_an_empty_list_of_dags_shows_an_example_and_the_broken_files(page: Page)
     copied = page.evaluate("navigator.clipboard.readText()")
     compile(copied, "hello.py", "exec")
     assert "def hello():" in copied
+    page.set_viewport_size({"width": 390, "height": 900})
+    expect(page.get_by_role("button", name="Copied")).to_be_in_viewport(ratio=1)
     page.get_by_role("link", name=re.compile(r"Show \d+ DAG files? that cannot be read")).click()
     expect(page.get_by_role("heading", name=re.compile("broken.py, line"))).to_be_visible()

@@ -32,7 +32,7 @@ export default function Tasks() {
   )
   const page = live.data.value
   const columns: Column<TaskInstance>[] = [
-    { key: 'state', head: t.run.state, order: 'state', class: 'named', cell: (ti) => <State state={ti.state} /> },
+    { key: 'state', head: t.run.state, order: 'state', cell: (ti) => <State state={ti.state} /> },
     { key: 'task', head: t.dag.task, class: 'wide', cell: (ti) => <><a href={href(taskHref(ti))}><span class="soft">{ti.dag_id} / </span><strong>{ti.task_id}</strong>{ti.map_index >= 0 ? ` [${ti.rendered_map_index ?? ti.map_index}]` : ''}</a><a class="run-note small soft" href={href(to('dags', ti.dag_id, 'runs', ti.dag_run_id))} title={ti.dag_run_id}>{runName(ti.dag_run_id)}</a></> },
     { key: 'start', head: t.run.started, order: 'start_date', class: 'named', cell: (ti) => <Time at={ti.start_date} /> },
     { key: 'took', head: t.run.duration, right: true, class: 'named', cell: (ti) => <Took start={ti.start_date} end={ti.end_date} open={ti.state === 'running'} /> },

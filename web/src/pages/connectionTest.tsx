@@ -1,5 +1,5 @@
 /** The test of a stored connection by a worker, which reaches what tasks reach: the web process opens no connection. */
-import { useState } from 'preact/hooks'
+import { useEffect, useRef, useState } from 'preact/hooks'
 import { api, message, ok } from '../api/client'
 import { useLive } from '../live/resource'
 import { Button, Note } from '../parts/basic'
@@ -22,6 +22,11 @@ export function TestConnection({ id, changed }: { id: string; changed: boolean }
   const [found, find] = useState<{ ok: boolean; text: string } | null>(null)
   const [busy, setBusy] = useState(false)
   const [queue, choose] = useState('')
+  const answer = useRef<HTMLDivElement>(null)
+  // The form is longer than the dialog.
+  useEffect(() => {
+    if (found) answer.current?.scrollIntoView({ block: 'nearest' })
+  }, [found])
   const queues = useLive('queues', () => ok(api.GET('/api/v2/queues')), { fresh: 10_000, every: 0 }).data.value?.queues.filter((one) => one.workers.length > 0) ?? []
   const test = async () => {
     setBusy(true)
@@ -41,7 +46,7 @@ export function TestConnection({ id, changed }: { id: string; changed: boolean }
         )}
       </span>
       <span class="hint">{changed ? c.testChanged : c.testHint}</span>
-      <div role="status">{found && <Note kind={found.ok ? 'good' : 'bad'}>{found.text}</Note>}</div>
+      <div role="status" ref={answer}>{found && <Note kind={found.ok ? 'good' : 'bad'}>{found.text}</Note>}</div>
     </div>
   )
 }
