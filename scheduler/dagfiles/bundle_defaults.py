@@ -36,10 +36,10 @@ class Defaults(BaseModel):
     def of(cls, folder: Path) -> "Defaults":
         """Those of a folder; without the file, nothing is a default. DagError if it is not valid."""
         path = folder / FILE
+        if not path.exists():  # a DAG file that opened it would count as one that reads data, and be read again sooner
+            return cls()
         try:
             return cls.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            return cls()
         except ValidationError as error:
             first = error.errors()[0]
             reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

@@ -101,6 +101,12 @@ ENVIRONMENTS: list[tuple[dict[str, str], str, str]] = [
     ({"PACELINE_LOGS_URL": "gs://bucket"}, "log copies", "cannot be used"),
     ({"PATH": "/nonexistent", "JAVA_HOME": "/nonexistent"}, "java", "No Java"),
     ({"PATH": "/nonexistent", "JAVA_HOME": "/nonexistent"}, "java", "Install Java"),
+    (
+        {name: os.environ.get(name, "") for name in ("PATH", "JAVA_HOME")}
+        | {"PACELINE_TABLES_WAREHOUSE": "/tmp", "PACELINE_TABLES_SPARK_JARS": "/nonexistent/jars"},
+        "spark-tables",
+        "neither a jar nor a folder",
+    ),
     (NOWHERE, "database", "PostgreSQL does not answer"),
     ({"PACELINE_BROKER_URL": "redis://127.0.0.1:1/0"}, "broker", "Redis does not answer"),
 ]

@@ -86,8 +86,7 @@ class Files:
         ]
 
     def rows(self, statement: str, **parameters: object) -> list[tuple[Any, ...]]:
-        with self.engine.connect() as connection:
-            return [tuple(row) for row in connection.exec_driver_sql(statement, parameters or None)]
+        return database.read(self.engine, lambda one: [tuple(row) for row in one.exec_driver_sql(statement, parameters or None)])
 
     def dags(self) -> dict[str, tuple[str, bool, int]]:
         """dag_id -> file, is_active, number of its version."""
