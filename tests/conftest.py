@@ -68,6 +68,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [item for path in order for item in files[path]]
 
 
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """Undo the handler of SIGINT that PySpark sets where a test starts a session in this process."""
+    handler = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
     """A temporary folder with a name short enough for Unix sockets."""
