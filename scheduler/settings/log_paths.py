@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from scheduler.settings.model import Settings
-from scheduler.settings.sections import folder_url
+from scheduler.settings.types import folder_url
 
 #: Maximum length of a path component, in bytes. File systems allow 255.
 MAX_COMPONENT_BYTES = 200

@@ -14,7 +14,8 @@ from pydantic import Field, ValidationError
 from paceline.exceptions import SettingsError
 from scheduler.settings import environment, sections
 from scheduler.settings.environment import Layout
-from scheduler.settings.sections import Count, DatabaseUrl, FernetKeys, Probed, Seconds, Section, ZoneName, folder_url, in_words
+from scheduler.settings.sections import Probed, Section
+from scheduler.settings.types import Count, DatabaseUrl, FernetKeys, Seconds, ZoneName, folder_url, in_words
 
 #: Bytes. The kernel's limit is 107 on Linux and 103 on macOS.
 LONGEST_SOCKET_PATH = 100

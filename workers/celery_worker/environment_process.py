@@ -35,7 +35,7 @@ class ToldSlot(Slot):
         self._reason: str | None = None
 
     def begin(self) -> None:
-        """Another try begins, which nobody has stopped yet."""
+        """Forget the reason for which an earlier try was stopped."""
         self._reason = None
 
     def take_stop(self, dispatch_id: str) -> str | None:

@@ -1,0 +1,145 @@
+"""The types of settings. A type checks a value, and describes the allowed ones."""
+
+import base64
+import ipaddress
+import re
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo
+
+from pydantic import AfterValidator, Field
+
+from scheduler.settings import bundle_sources
+
+
+def _zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise ValueError("there is no such time zone") from None
+    return name
+
+
+def _scheme(*schemes: str) -> AfterValidator:
+    def check(url: str) -> str:
+        if urlsplit(url).scheme not in schemes:
+            raise ValueError("the scheme is not allowed")
+        return url
+
+    return AfterValidator(check)
+
+
+def _data_url(place: str) -> str:
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:(?!//)", place) or re.search(r"[*?\[\]{}]", place):
+        raise ValueError("that is neither a folder nor a URL")
+    return place
+
+
+def _fernet_keys(keys: str) -> str:
+    for key in keys.split(",") if keys else ():
+        try:
+            size = len(base64.urlsafe_b64decode(key.strip()))
+        except ValueError:
+            size = 0
+        if size != FERNET_KEY_BYTES:
+            raise ValueError("that is not a Fernet key")
+    return keys
+
+
+def _networks(names: str) -> str:
+    for name in names.split(",") if names else ():
+        try:
+            # "*" is none: with it, each client could choose its address, by which logins are limited and changes audited.
+            ipaddress.ip_network(name.strip())
+        except ValueError:
+            raise ValueError("that is not a list of addresses and networks") from None
+    return names
+
+
+def _bundle_sources(text: str) -> str:
+    bundle_sources.parse(text)
+    return text
+
+
+def _statsd(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    if host and not address.startswith("unix://"):
+        host.strip("[]").encode("idna")  # UnicodeError is a ValueError
+        if not 1 <= int(port) <= 65535:
+            raise ValueError("that is no port")
+    return address
+
+
+def _allowed(text: str, pattern: str | None = None) -> Any:
+    """The allowed values in words, and as a regular expression."""
+    return Field(pattern=pattern, json_schema_extra={"allowed": text})
+
+
+FERNET_KEY_BYTES = 32
+_ROLE = "(viewer|operator|admin)"
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+Days = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+ZoneName = Annotated[str, AfterValidator(_zone), _allowed("an IANA time zone such as Europe/Berlin")]
+DatabaseUrl = Annotated[str, _scheme("postgresql", "postgres"), _allowed("postgresql://user:password@host:port/name")]
+BrokerUrl = Annotated[
+    str,
+    _scheme("redis", "rediss", "redis+socket"),
+    _allowed("redis://:password@host:port/db, rediss://... or redis+socket:///path"),
+]
+SigningKey = Annotated[str, _allowed("a text of at least 32 characters", r"^(|.{32,})$")]
+OidcIssuer = Annotated[str, _allowed("https://host/path without a last /", r"^(https?://[^/\s]+(/[^\s?#]*[^/\s?#])?)?$")]
+OidcRoles = Annotated[str, _allowed("group=role pairs, separated by commas", rf"^([^=,]+={_ROLE}(,[^=,]+={_ROLE})*)?$")]
+UrlPath = Annotated[str, _allowed("a path such as /paceline, or nothing", r"^(/[A-Za-z0-9._~-]+)*$")]
+StatsdAddress = Annotated[
+    str,
+    AfterValidator(_statsd),
+    _allowed("host:port, unix:///path, or nothing", r"^(([^\s:/\[\]]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}|unix:///\S+)?$"),
+]
+HttpUrl = Annotated[str, _allowed("an address such as http://localhost:4318", r"^(https?://[^\s/]+(/\S*)?)?$")]
+LogsUrl = Annotated[str, AfterValidator(_data_url), _allowed("a folder or a URL such as s3://bucket/logs, without * ? [ ] { }")]
+LineageUrl = Annotated[
+    str, _allowed("an address such as http://localhost:5000, or file:///path", r"^(https?://[^\s/]+(/\S*)?|file:///\S+)?$")
+]
+MetricPrefix = Annotated[str, _allowed("letters, digits, _ and ., such as airflow", r"^[A-Za-z_][A-Za-z0-9_.]*$")]
+DataUrl = Annotated[
+    str, AfterValidator(_data_url), _allowed("a folder or a URL such as s3a://bucket/paceline, without * ? [ ] { }")
+]
+WarehouseUrl = Annotated[
+    str, AfterValidator(_data_url), _allowed("a folder or a URL such as s3://bucket/warehouse, without * ? [ ] { }, or nothing")
+]
+CatalogName = Annotated[str, _allowed("letters, digits and _, such as lake", r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
+StorageOptions = Annotated[str, _allowed("key=value pairs, separated by spaces", r"^(\s*[^\s=]+=\S*)*\s*$")]
+Networks = Annotated[str, AfterValidator(_networks), _allowed("IP addresses and networks such as 10.0.0.0/8, separated by commas")]
+BundleSources = Annotated[
+    str,
+    AfterValidator(_bundle_sources),
+    _allowed("name=URL pairs, separated by spaces or lines, such as sales=git+https://host/sales.git#ref=main"),
+]
+FernetKeys = Annotated[
+    str, AfterValidator(_fernet_keys), _allowed("Fernet keys (32 bytes in URL-safe base64), several with commas")
+]
+
+
+def folder_url(place: str) -> str:
+    """The URL of a folder, given as a URL or as a path, without a trailing slash."""
+    return place.rstrip("/") if "://" in place else f"file://{Path(place).expanduser().absolute()}"
+
+
+def in_words(schema: dict[str, Any]) -> str:
+    """Describe the allowed values of a JSON schema."""
+    if "allowed" in schema:
+        return str(schema["allowed"])
+    if "enum" in schema:
+        return f"one of {', '.join(schema['enum'])}"
+    if schema["type"] == "boolean":
+        return "true or false"
+    if schema["type"] == "string":
+        return "a path" if schema.get("format") == "path" else "a text"
+    number = "a whole number" if schema["type"] == "integer" else "a number"
+    if "maximum" in schema:
+        return f"{number} from {schema['minimum']:g} to {schema['maximum']:g}"
+    return f"{number} above 0" if "exclusiveMinimum" in schema else f"{number} of at least {schema['minimum']:g}"
