@@ -1,23 +1,5 @@
 """A catalog over the database of one test."""
 
-from collections.abc import Callable, Iterator
+from support.table_fixtures import lake, settings
 
-import pytest
-from support import tables
-from support.scenario import Scenario
-
-from scheduler.settings import Settings
-
-
-@pytest.fixture
-def settings(settings: Settings) -> Settings:
-    """Settings with a warehouse."""
-    return tables.with_tables(settings)
-
-
-@pytest.fixture
-def lake(make_scenario: Callable[..., Scenario]) -> Iterator[tables.Lake]:
-    """The catalog, with a namespace `sales`."""
-    with tables.lake(make_scenario()) as served:
-        served.person().create_namespace("sales")
-        yield served
+__all__ = ["lake", "settings"]
