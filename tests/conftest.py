@@ -69,11 +69,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def interruptible() -> Iterator[None]:
-    """Undo the handler of SIGINT that PySpark sets where a test starts a session in this process."""
-    handler = signal.getsignal(signal.SIGINT)
-    yield
-    signal.signal(signal.SIGINT, handler)
+def interruptible() -> None:
+    """Undo the handler of SIGINT that PySpark sets where a test, or a fixture of its module, starts a session in this process."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

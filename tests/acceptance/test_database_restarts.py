@@ -66,6 +66,7 @@ def test_running_tasks_survive_a_crash_of_the_database(
     assert verdict.ok and verdict.executions == 4 and not verdict.overtaken, verdict
 
 
+@pytest.mark.long
 def test_queued_tasks_start_immediately_after_a_clean_restart(
     own_postgres: PostgresServer, settings: Settings, ledger: Ledger, tmp_path: Path
 ) -> None:

@@ -183,6 +183,7 @@ def drive(load: Load, deploys: int, *, kills: bool) -> Counter[str]:
     return killed
 
 
+@pytest.mark.long
 def test_each_run_executes_one_version_while_code_is_deployed_and_processes_are_killed(
     stack_factory: StackFactory, settings: Settings, tmp_path: Path
 ) -> None:

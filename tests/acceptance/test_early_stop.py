@@ -37,6 +37,7 @@ def started(settings: Settings, role: str, output_path: Path, **env: str) -> "It
         process.wait()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("role", ROLES)
 def test_a_signal_during_the_start_leaves_no_mark_and_no_row(
@@ -56,6 +57,7 @@ def test_a_signal_during_the_start_leaves_no_mark_and_no_row(
         assert cursor.fetchall() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("role", ROLES)
 def test_a_signal_ends_a_process_that_waits_for_its_database(settings: Settings, tmp_path: Path, role: str) -> None:
     output = tmp_path / "output.txt"

@@ -37,6 +37,7 @@ for number in range(2):
 """
 
 
+@pytest.mark.long
 def test_tasks_that_run_while_a_standby_is_promoted_succeed_in_their_first_try(
     short_folder: Path, settings: Settings, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

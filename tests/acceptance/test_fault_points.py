@@ -39,6 +39,7 @@ def chosen_points() -> list[str]:
     return [*ALWAYS, *random.Random(SEED).sample(others, SHORT - len(ALWAYS))]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(7200 if FULL else 300)
 def test_every_task_runs_once_after_a_sigkill_at_each_point(stack_factory: StackFactory, ledger: Ledger, tmp_path: Path) -> None:
     points = chosen_points()

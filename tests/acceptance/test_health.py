@@ -76,6 +76,7 @@ def test_a_scheduler_that_hangs_in_a_query_or_is_stopped_is_unhealthy(stack_fact
     eventually(lambda: doctor(stack, "scheduler")[0] == 0)
 
 
+@pytest.mark.long
 def test_a_waiter_whose_trigger_blocks_all_others_is_unhealthy(stack_factory: Any) -> None:
     env = {"PACELINE_WAITER_HEARTBEAT_SEC": "0.5", "PACELINE_WAITER_HEARTBEAT_TIMEOUT": "2"}
     stack = stack_factory(dags={"blocks.py": BLOCKS}, schedulers=1, workers=[("default", 1)], waiters=1, env=env)
@@ -156,6 +157,7 @@ def locked(stack: Stack) -> Any:
         connection.rollback()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("held_up_by", ["redis", "locks"])
 def test_a_heartbeat_is_not_delayed_by_locks_or_a_frozen_broker(
     stack_factory: StackFactory, redis_server: RedisServer, held_up_by: str

@@ -142,6 +142,7 @@ for number in range({length}):
 DAGS, LENGTH = 20, 25
 
 
+@pytest.mark.long
 def test_of_three_schedulers_one_is_killed_and_one_has_the_time_zone_of_tokyo(
     stack_factory: StackFactory, ledger: Ledger, tmp_path: Path
 ) -> None:

@@ -42,6 +42,7 @@ def told(folder: Path) -> list[Any]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+@pytest.mark.long
 def test_a_worker_killed_in_two_tries_gives_exactly_one_retry_callback_each(stack_factory: StackFactory) -> None:
     """While a slow callback runs, every scheduler checks for lost workers repeatedly."""
     stack = stack_factory(

@@ -141,6 +141,7 @@ def test_all_queued_work_runs_within_10_s_after_redis_came_back_empty(
     assert rows(engine, "select max(try_number) from task_instance") == [(1,)]
 
 
+@pytest.mark.long
 def test_scale_down_under_load_spends_no_try(stack_factory: Any, engine: Engine) -> None:
     """Tasks that a worker has not begun when it is stopped run on another worker, in the same try."""
     stack = stack_factory(dags={"d.py": DAGS}, schedulers=1, workers=[("default", 2), ("default", 2)])

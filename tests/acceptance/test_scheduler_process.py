@@ -88,6 +88,7 @@ def test_sigterm_ends_it_in_order(start: Any, settings: Settings) -> None:
     assert rows(settings, "select stopped_at is not null from process") == [(True,)]
 
 
+@pytest.mark.long
 def test_num_runs_and_run_duration_end_it(start: Any) -> None:
     assert start(PACELINE_SCHEDULER_NUM_RUNS="3").exit_code() == 0
     assert start(PACELINE_SCHEDULER_RUN_DURATION="0.2").exit_code() == 0

@@ -56,6 +56,7 @@ def expired(faulty: FaultyStack, pid: int) -> bool:
     ]
 
 
+@pytest.mark.long
 def test_runs_end_without_a_stopped_scheduler_which_registers_again(
     stack_factory: StackFactory, ledger: Ledger, tmp_path: Path
 ) -> None:
@@ -85,6 +86,7 @@ def test_runs_end_without_a_stopped_scheduler_which_registers_again(
     assert "was declared lost and registers again" in logs_
 
 
+@pytest.mark.long
 def test_a_stopped_worker_loses_its_tasks_and_its_late_reports_are_refused(
     stack_factory: StackFactory, ledger: Ledger, tmp_path: Path
 ) -> None:

@@ -280,6 +280,7 @@ def test_the_search_finds_letters_beyond_ascii(http: httpx.Client, world: World)
         assert len(lines_of(http, "/search", text=text)["matches"]) == 1, text
 
 
+@pytest.mark.long
 def test_lines_of_100_mb_and_binary_logs(http: httpx.Client, world: World) -> None:
     path = world.log("good", "extract", "")
     with path.open("wb") as log:

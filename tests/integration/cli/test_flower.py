@@ -84,6 +84,7 @@ def post(port: int, path: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
+@pytest.mark.long
 @pytest.mark.stack
 def test_flower_shows_tasks_as_dag_and_task_with_their_run(stack_factory: StackFactory, port: int) -> None:
     stack = stack_factory(dags={"seen.py": DAG}, schedulers=1, workers=[("default", 1)])

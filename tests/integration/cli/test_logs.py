@@ -183,6 +183,7 @@ def lines(log: Path) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.stack
 def test_every_process_writes_json_lines_that_name_its_role(stack_factory: StackFactory, tmp_path: Path) -> None:
     web, flower, autoscaler = (str(stacks.free_port("127.0.0.1", 0)) for _ in range(3))

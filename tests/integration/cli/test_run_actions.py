@@ -304,6 +304,7 @@ def output_of(environment: dict[str, str], command: list[str]) -> tuple[int, str
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_missing_grants_are_one_sentence(
     command: list[str], stranger: str, settings: Settings, environment: dict[str, str]
@@ -317,6 +318,7 @@ def test_missing_grants_are_one_sentence(
     assert "Traceback" not in text and "psycopg2.errors" not in text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", [["scheduler"], ["worker"], ["waiter"], ["web"], ["standalone"]], ids=" ".join)
 def test_the_database_of_an_earlier_checkout_is_one_sentence(
     command: list[str], database_url: str, environment: dict[str, str]
@@ -331,6 +333,7 @@ def test_the_database_of_an_earlier_checkout_is_one_sentence(
     assert "Traceback" not in text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", [["scheduler"], ["worker"], ["waiter"], ["doctor"]], ids=" ".join)
 def test_a_redis_that_requires_a_password_is_one_sentence(command: list[str], closed: str, environment: dict[str, str]) -> None:
     code, text = output_of(environment | {"PACELINE_BROKER_URL": closed}, command)

@@ -206,6 +206,7 @@ def test_a_file_that_postgresql_rejects_each_time_does_not_delay_other_files(fil
     assert "PostgreSQL cannot store the DAGs" in files.errors()["cursed.py"][1]
 
 
+@pytest.mark.long
 def test_a_file_that_stops_the_process_that_reads_all_files_is_found_and_blamed(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:

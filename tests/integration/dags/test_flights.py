@@ -121,6 +121,7 @@ def rows(table: bytes) -> list[list[str]]:
     return [line.split(",") for line in table.decode("utf-8").splitlines()[1:]]
 
 
+@pytest.mark.long
 def test_carrier_delays_equal_pandas(run: Run, flown: "pd.DataFrame") -> None:
     header = run.tables["carrier_delays.csv"].splitlines()[0]
 
@@ -128,6 +129,7 @@ def test_carrier_delays_equal_pandas(run: Run, flown: "pd.DataFrame") -> None:
     assert rows(run.tables["carrier_delays.csv"]) == printed(expected(flown, "carrier"))
 
 
+@pytest.mark.long
 def test_the_carriers_flights_add_up_to_the_cleaned_rows(run: Run) -> None:
     carriers = rows(run.tables["carrier_delays.csv"])
     summary = json.loads((run.folder / "summary.json").read_text(encoding="utf-8"))
@@ -137,6 +139,7 @@ def test_the_carriers_flights_add_up_to_the_cleaned_rows(run: Run) -> None:
     assert run.report == {"carriers": 16, "rows": 327_346, "report": str(run.folder / "report.html")}
 
 
+@pytest.mark.long
 def test_monthly_equals_pandas(run: Run, flown: "pd.DataFrame") -> None:
     months = rows(run.tables["monthly.csv"])
 
@@ -145,6 +148,7 @@ def test_monthly_equals_pandas(run: Run, flown: "pd.DataFrame") -> None:
     assert sum(int(row[2]) for row in months) == 8_255
 
 
+@pytest.mark.long
 def test_worst_routes_equal_pandas(run: Run, flown: "pd.DataFrame") -> None:
     routes = expected(flown, "origin", "dest")
     worst = routes[routes["flights"] >= 365].sort_values("mean_arr_delay_min", ascending=False).head(20)
@@ -152,6 +156,7 @@ def test_worst_routes_equal_pandas(run: Run, flown: "pd.DataFrame") -> None:
     assert [[*row[:2], *row[3:]] for row in rows(run.tables["worst_routes.csv"])] == printed(worst)
 
 
+@pytest.mark.long
 def test_conditions_by_hour_and_by_age_of_the_plane_equal_pandas(run: Run, flown: "pd.DataFrame") -> None:
     import pandas as pd
     from flights_parts import source
@@ -170,6 +175,7 @@ def test_running_the_same_run_again_writes_the_same_bytes(run: Run) -> None:
     assert flights_run(run.home).tables == run.tables
 
 
+@pytest.mark.long
 def test_the_run_folder_holds_the_results_and_no_attempts_at_them(run: Run) -> None:
     names = {path.name for path in run.folder.iterdir() if path.is_file()}
 
@@ -178,6 +184,7 @@ def test_the_run_folder_holds_the_results_and_no_attempts_at_them(run: Run) -> N
     assert not list(run.folder.glob("source-*"))
 
 
+@pytest.mark.long
 def test_a_doubled_key_fails_validation_for_good_and_names_it(run: Run) -> None:
     assert run.broken["state"] == "failed"
     assert run.broken["reason"] == (

@@ -120,6 +120,7 @@ def test_a_home_with_blanks_and_special_characters_works(short_folder):
             assert broker.ping()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["long" * 30, "a,comma"])
 def test_a_home_whose_name_no_socket_can_have_works(short_folder, name):
     settings = settings_of(short_folder / name)
@@ -148,6 +149,7 @@ def test_a_killed_owner_takes_the_servers_along_and_the_next_start_works(short_f
         assert not any(map(is_running, children))
 
 
+@pytest.mark.long
 def test_everything_killed_at_once_does_not_stop_the_next_start(short_folder):
     settings = settings_of(short_folder)
     with owner_of(short_folder) as owner:

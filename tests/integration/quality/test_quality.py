@@ -49,6 +49,7 @@ def by_promise(report: Report) -> dict[str, tuple[str, int, str]]:
     return {result.promise: (result.status, result.failing, result.note) for result in report.results}
 
 
+@pytest.mark.long
 def test_checks_that_pass_are_one_job_at_any_tolerance(spark: "SparkSession", people: "DataFrame", countries: "DataFrame") -> None:
     suite = expect(people, "people").rows(1, 4).not_null("id").not_null("name", tolerate=1).unique("id", "name")
     both = suite.foreign_key("country", countries, "code", tolerate=1), expect(countries, "countries").unique("code", tolerate=1)

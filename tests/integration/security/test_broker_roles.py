@@ -240,6 +240,7 @@ def database_url(place: str, ca: Path, *, password: str = TLS_PASSWORD, mode: st
     return f"postgresql://{USER}:{password}@{place}?sslmode={mode}&sslrootcert={ca}"
 
 
+@pytest.mark.long
 def test_a_whole_stack_speaks_tls(postgres: str, proxy: TlsProxy, made: Certificates, tmp_path: Path) -> None:
     (tmp_path / "dags").mkdir()
     settings = Settings(

@@ -95,6 +95,7 @@ def ground(settings: Settings, tmp_path: Path) -> Iterator[Ground]:
     ground.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("area", AREAS, ids=lambda area: area.name)
 def test_nothing_but_a_sentence_comes_of(area: Area, ground: Ground) -> None:
     result = Result()
@@ -105,6 +106,7 @@ def test_nothing_but_a_sentence_comes_of(area: Area, ground: Ground) -> None:
     assert result.cases[area.name] >= CASES[area.name] / 2
 
 
+@pytest.mark.long
 def test_processes_survive_and_work_with_any_garbage_in_redis(stack_factory: StackFactory) -> None:
     stack = stack_factory(dags={"good.py": GOOD}, schedulers=1, workers=[("default", 2)], waiters=1)
     eventually(lambda: stack.json("dags", "list"), timeout=120, message=stack.logs)

@@ -57,6 +57,7 @@ def scheduler_url(postgres_server: PostgresServer, settings: Settings) -> Iterat
     postgres_server.execute(f"drop role if exists {SCHEDULER}")
 
 
+@pytest.mark.long
 def test_a_whole_stack_works_when_nothing_that_runs_owns_the_tables(
     role: str, scheduler_url: str, settings: Settings, engine: Any, stack_factory: Any
 ) -> None:

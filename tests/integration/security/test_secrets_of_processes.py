@@ -249,6 +249,7 @@ def without_ptrace(*command: str) -> list[str]:
     return [sys.executable, "-c", WITHOUT_PTRACE, *command]
 
 
+@pytest.mark.long
 @pytest.mark.stack
 def test_no_process_of_a_stack_can_be_read_by_a_program_of_its_user(short_folder: Path) -> None:
     """Neither environment nor memory nor pipes, of all processes of a stack and of their supervisors."""

@@ -86,6 +86,7 @@ with DAG("d", schedule=None, on_failure_callback=told, max_active_tasks=100):
 """
 
 
+@pytest.mark.long
 def test_a_whole_stack_works_with_it(role: str, engine: Any, stack_factory: Any) -> None:
     transact(engine, roles.grant_worker, ROLE)
     stack = stack_factory(

@@ -290,6 +290,7 @@ def test_a_slow_file_holds_up_no_other_file(make_scenario: Callable[..., Scenari
     notify(scenario)
 
 
+@pytest.mark.long
 def test_a_file_with_many_slow_callbacks_lets_other_files_run(make_scenario: Callable[..., Scenario]) -> None:
     scenario = make_scenario(scheduler={"callback_processes": 1})
     source = """

@@ -49,6 +49,7 @@ def changes(zone: ZoneInfo) -> list[datetime]:
     return [moment for moment, (before, after) in zip(moments[1:], pairwise(offsets), strict=True) if before != after]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ZONES)
 @settings(max_examples=8, deadline=None)
 @given(

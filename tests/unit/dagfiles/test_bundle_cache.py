@@ -198,6 +198,7 @@ def _die_while_fetching(folder: Path) -> None:
     cache_of(Published(FIRST, before_blobs=lambda: os._exit(9)), folder).path(1)
 
 
+@pytest.mark.long
 def test_what_a_killed_process_left_is_replaced(tmp_path: Path) -> None:
     published = Published(FIRST, {"other.py": ""})
     process = multiprocessing.get_context("fork").Process(target=_die_while_fetching, args=(tmp_path,))
@@ -209,6 +210,7 @@ def test_what_a_killed_process_left_is_replaced(tmp_path: Path) -> None:
     assert versions_in(tmp_path) == {published.digest(1)}
 
 
+@pytest.mark.long
 def test_what_a_killed_process_left_goes_with_the_next_version(tmp_path: Path) -> None:
     published = Published(FIRST, {"other.py": ""})
     process = multiprocessing.get_context("fork").Process(target=_die_while_fetching, args=(tmp_path,))
@@ -235,6 +237,7 @@ def test_a_version_from_before_the_machine_was_started_is_made_again(tmp_path: P
     assert files_in(cache_of(published, tmp_path).path(1)) == FIRST
 
 
+@pytest.mark.long
 def test_many_processes_ask_for_many_versions_at_once(tmp_path: Path) -> None:
     published = Published(*({"d.py": str(number), "lib.py": "same"} for number in range(5)))
     fork = multiprocessing.get_context("fork")

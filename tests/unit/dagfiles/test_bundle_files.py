@@ -155,6 +155,7 @@ def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     assert "is not a folder" in refusal(lambda: of(tmp_path / "nothing"))
 
 
+@pytest.mark.long
 def test_one_hundred_thousand_files_end_after_the_limit() -> None:
     read_bytes = 0
 
@@ -277,6 +278,7 @@ def test_an_archive_that_was_cut_off_is_refused() -> None:
         refusal(lambda plain=plain: bundle_files.read_archive(io.BytesIO(plain), LIMITS))  # type: ignore[misc]
 
 
+@pytest.mark.long
 def test_a_search_in_a_long_header_takes_no_hours() -> None:
     """tarfile of older Pythons searches digits in a header in quadratic time."""
     extended = header(b"3777", tarfile.XHDTYPE) + b"1" * 2047 + b"\0"

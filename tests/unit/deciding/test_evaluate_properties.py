@@ -35,7 +35,7 @@ def test_every_run_ends(plan: Plan, order: int) -> None:
         assert run.state is RunState.FAILED
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(plans, st.integers(0, 2**32), st.integers(0, 2**32))
 @example(random_plan("d", size=14, seed=2575901), 0, 1)  # of a mapped branch one instance skips a task, another one fails
 @example(random_plan("d", size=26, seed=26), 0, 1)  # below a setup that fails, rules skip a task for other reasons

@@ -3,6 +3,7 @@
 import tomllib
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from docs.generate import __main__ as generate
@@ -13,6 +14,7 @@ from scheduler.settings.model import keys
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.long
 def test_check_names_the_stale_file_and_writing_repairs_it(tmp_path: Path) -> None:
     run = CliRunner().invoke
     assert run(generate.generate, ["--root", str(tmp_path)]).exit_code == 0

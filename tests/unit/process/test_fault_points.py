@@ -87,6 +87,7 @@ def test_a_database_on_another_machine_is_refused(tmp_path: Path, url: str, envi
             fault_points.arm({fault_points.FAULTS: "queue.commit=kill", fault_points.FOLDER: str(tmp_path), **environ}, url)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("role", ["scheduler", "worker", "waiter"])
 def test_a_process_that_finds_it_set_does_not_start(role: str, tmp_path: Path) -> None:
     environment = {

@@ -47,6 +47,7 @@ def test_a_repository_tests_its_dags(pytester: pytest.Pytester) -> None:
     pytester.runpytest_inprocess("--check-dags").assert_outcomes(passed=3)
 
 
+@pytest.mark.long
 def test_tests_of_unchanged_airflow_files_import_airflow_too(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     repository(pytester, shop=GOOD.replace("scheduler", "airflow.sdk"))
     pytester.makeconftest("from airflow.sdk import task")
@@ -75,6 +76,7 @@ def test_tests_of_unchanged_airflow_files_import_airflow_too(pytester: pytest.Py
     pytester.runpytest_subprocess().assert_outcomes(passed=2)
 
 
+@pytest.mark.long
 def test_a_wrong_setting_ends_the_tests_with_one_sentence(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACELINE_CORE_AIRFLOW_IMPORTS", "perhaps")
 

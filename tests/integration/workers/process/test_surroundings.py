@@ -40,6 +40,7 @@ def test_all_output_of_a_task_is_in_its_log_in_order(shared_bench: Any) -> None:
     assert lines[-1].endswith("ERROR failed: ValueError: boom")
 
 
+@pytest.mark.long
 def test_a_task_may_print_100_mb(bench: Any) -> None:
     worker = bench.worker()
     bench.dag("""

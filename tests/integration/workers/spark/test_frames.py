@@ -87,6 +87,7 @@ def value(bench: Any, task_id: str, key: str = "return_value", map_index: int = 
     )[0][0]  # fmt: skip
 
 
+@pytest.mark.long
 def test_dataframes_are_passed_by_reference_and_go_with_their_run(bench: Any) -> None:
     bench.worker(queues="default,spark")
 

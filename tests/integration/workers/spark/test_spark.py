@@ -84,6 +84,7 @@ def worker_options() -> dict[str, Any]:
     return {"queues": "default,spark", "PACELINE_SPARK_SUBMIT_TIMEOUT": "1"}
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_warm_jvm_serves_each_task_with_a_session_of_its_own(bench: Any) -> None:
     worker = bench.worker(queues="default,spark")
@@ -264,6 +265,7 @@ def submitted(**options: object) -> str:
     """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("source", "reason"),

@@ -107,6 +107,7 @@ def test_a_failed_task_leaves_as_little(jvm: WarmJvm, tmp_path: Path) -> None:
     assert seen(jvm) == before
 
 
+@pytest.mark.long
 def test_two_tasks_one_after_the_other_see_their_own_views_functions_and_conf(jvm: WarmJvm) -> None:
     for number in (11, 12):
         with session.opened(jvm, {}, name="turn") as spark:
@@ -390,6 +391,7 @@ def remaining(jvm: WarmJvm, sessions: list[Any]) -> int:
     return sum(not one.refersTo(None) for one in sessions)
 
 
+@pytest.mark.long
 def test_the_jvm_lets_go_of_the_sessions_of_ended_tasks(jvm: WarmJvm) -> None:
     sessions = [small_task(jvm, number) for number in range(8)]
 

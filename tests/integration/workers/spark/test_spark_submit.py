@@ -55,6 +55,7 @@ def start(bench: Any, cluster: SparkCluster) -> Callable[..., Any]:
     return worker
 
 
+@pytest.mark.long
 def test_in_client_mode_the_driver_is_a_child_whose_ids_and_output_are_kept(
     bench: Any, cluster: SparkCluster, application: Path, start: Any
 ) -> None:
@@ -117,6 +118,7 @@ def test_a_retry_after_a_killed_worker_attaches_and_a_silent_master_is_queried_a
     assert "counted 0 with an env" in log(bench, 2)
 
 
+@pytest.mark.long
 def test_clearing_ends_an_application_in_the_cluster_within_ten_seconds(
     bench: Any, cluster: SparkCluster, application: Path, start: Any
 ) -> None:

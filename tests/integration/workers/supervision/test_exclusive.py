@@ -86,6 +86,7 @@ def far(bench: Any, settings: Settings, postgres_server: PostgresServer) -> Iter
     proxy.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", [Far.cut, Far.cut_answers, Far.stop_the_parent])
 def test_the_next_try_begins_after_all_of_the_one_before_has_ended(far: Far, fault: Callable[[Far], None]) -> None:
     bench = far.bench

@@ -214,6 +214,7 @@ def test_a_deaf_worker_becomes_unhealthy_restarts_and_takes_waiting_messages(
     assert doctor(bench).returncode == 0
 
 
+@pytest.mark.long
 def test_a_worker_whose_event_loop_hangs_restarts_too(bench: Any, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
     worker, file = deaf_worker(bench, monkeypatch, port, STANDING)
     file.touch()
