@@ -14,6 +14,7 @@ from scheduler.actions.actor import Actor, ForbiddenError
 from scheduler.api import access, database, preconditions
 from scheduler.api.broker import Broker
 from scheduler.api.errors import documented
+from scheduler.api.kept import Kept
 from scheduler.api.login import SAFE, Logins
 from scheduler.api.stream import Stream
 from scheduler.messaging import wakeups
@@ -52,6 +53,7 @@ class Service:
     #: Set when the process shuts down: streams end then.
     stopping: threading.Event
     versions: Versions
+    kept: Kept
 
     @classmethod
     def of(cls, settings: Settings, stopping: threading.Event | None = None) -> Self:
@@ -68,6 +70,7 @@ class Service:
             stream=Stream(engine, stopping),
             stopping=stopping,
             versions=Versions(),
+            kept=Kept(),
         )
 
     def close(self) -> None:

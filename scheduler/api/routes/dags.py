@@ -264,13 +264,13 @@ def get_dag_stats(api: Api, dag_ids: Strings = None, limit: Limit = params.LONGE
 @router.get("/dagWarnings", VIEWER_OF_ANY, response_model=models.DagWarningPage, tags=["DagWarning"])
 def list_dag_warnings(api: Api, page: Page, dag_id: str | None = None, warning_type: str | None = None) -> dict[str, Any]:
     """List DAGs whose tasks name a pool that does not exist, or a queue that no worker listens to."""
-    found_warnings = api.read(overview.dag_warnings)
+    found_warnings = api.read(overview.dag_warnings, dag_id)
     visible = set(api.read(lists.visible, {row["dag_id"] for row in found_warnings}, api.tags()))
     rows = [
         {name: row[name] for name in ("dag_id", "warning_type", "message")}
         | {"dag_display_name": row["dag_id"], "timestamp": row["parsed_at"]}
         for row in found_warnings
-        if row["dag_id"] in visible and dag_id in {None, row["dag_id"]} and warning_type in {None, row["warning_type"]}
+        if row["dag_id"] in visible and warning_type in {None, row["warning_type"]}
     ]
     found = in_memory(rows, page, orders={"dag_id", "warning_type", "message", "timestamp"}, default=("dag_id",))
     return {"dag_warnings": found.rows, "total_entries": found.total}

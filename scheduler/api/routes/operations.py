@@ -1,6 +1,6 @@
 """The installation at work: home, explanations, queues, workers and pools."""
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import Query
@@ -96,7 +96,8 @@ def get_home(api: Api) -> dict[str, Any]:
         return api.read(work, home.filters().visible(tags))
 
     by_hour: dict[datetime, dict[str, Any]] = {}
-    for row in read(home.last_day):
+    key = ("last day", None if tags is None else tuple(tags))
+    for row in api.service.kept.get(key, lambda: read(home.last_day)):
         by_hour.setdefault(row["hour"], {"hour": row["hour"], "success": 0, "failed": 0})[row["state"]] = row["count"]
     now, questions = api.read(clock.now), read(home.questions)
     waiting = [*api.read(home.waiting, home.filters().visible(tags), api.settings), *read(home.waiting_runs)]
@@ -127,13 +128,17 @@ def get_home_trend(
     """How the runs ended that ended from `since` on, in so many bars of so many hours: of all DAGs, and of those with each tag."""
     if since.tzinfo is None:
         raise UsageError("since needs a time zone, such as 2026-01-02T03:00:00Z.")
-    found: dict[str | None, dict[int, dict[str, Any]]] = {None: {}}
-    chosen = home.filters().visible(api.tags())
-    for row in api.read(trend.trend, chosen, since=since, bar_hours=bar_hours, bars=bars):
-        start = since + timedelta(hours=bar_hours * row["bar"])
-        bar = found.setdefault(row["tag"], {}).setdefault(row["bar"], {"start": start, "success": 0, "failed": 0})
+    tags = api.tags()
+
+    def read() -> list[dict[str, Any]]:
+        return api.read(trend.trend, home.filters().visible(tags), since=since, bar_hours=bar_hours, bars=bars)
+
+    rows = api.service.kept.get(("trend", None if tags is None else tuple(tags), since, bar_hours, bars), read)
+    found: dict[str | None, dict[datetime, dict[str, Any]]] = {None: {}}
+    for row in rows:
+        bar = found.setdefault(row["tag"], {}).setdefault(row["start"], {"start": row["start"], "success": 0, "failed": 0})
         bar[row["state"]] = row["count"]
-    shown = {tag: [by_bar[bar] for bar in sorted(by_bar)] for tag, by_bar in found.items()}
+    shown = {tag: [by_start[start] for start in sorted(by_start)] for tag, by_start in found.items()}
     return {"bars": shown.pop(None), "tags": [{"tag": tag, "bars": each} for tag, each in shown.items()]}
 
 

@@ -83,8 +83,8 @@ def missing_pools(connection: Connection) -> list[Row]:
     return rows.dicts(found)
 
 
-def dag_warnings(connection: Connection) -> list[Row]:
-    """Names in active DAGs that are probably typos, and stored variables that their files ignore.
+def dag_warnings(connection: Connection, dag_id: str | None = None) -> list[Row]:
+    """Names in a DAG, or in all active DAGs, that are probably typos, and stored variables that their files ignore.
 
     The typos are pools that do not exist, and queues that no worker has ever listened to. A queue is known if a pool or a worker
     names it, even one that has stopped. Without any worker, queues are not checked.
@@ -94,7 +94,8 @@ def dag_warnings(connection: Connection) -> list[Row]:
         with named as (
             select distinct d.dag_id, d.file, d.parsed_at, t->>'pool' as pool, t->>'queue' as queue
               from dag d join dag_version v on v.id = d.version_id
-             cross join jsonb_array_elements(v.data->'tasks') t where d.is_active
+             cross join jsonb_array_elements(v.data->'tasks') t
+             where d.is_active and (%(dag_id)s::text is null or d.dag_id = %(dag_id)s)
         ), known as (
             select distinct unnest(queues) as queue from process where kind = 'worker'
              union select queue from pool
@@ -112,9 +113,11 @@ def dag_warnings(connection: Connection) -> list[Row]:
                'The variable ' || quote_literal(s.key) || ' is stored, but the file takes its default, because loading a DAG file'
                ' reads no database: set PACELINE_VAR_' || upper(s.key) || ' for schedulers and workers, or read it in a task.'
           from dag d join dag_version v on v.id = d.version_id
-          join variable s on v.data->'defaulted_variables' @> to_jsonb(s.key) where d.is_active
+          join variable s on v.data->'defaulted_variables' @> to_jsonb(s.key)
+         where d.is_active and (%(dag_id)s::text is null or d.dag_id = %(dag_id)s)
          order by 1, 4, 5
-        """
+        """,
+        {"dag_id": dag_id},
     )
     return rows.dicts(found)
 
