@@ -1,5 +1,6 @@
 """The pages of bundles: what is live, what a version changed, and the way back; and the code that the runs of a DAG execute."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,17 @@ def test_a_bundle_shows_its_versions_what_they_changed_and_the_way_back(
     page.get_by_role("dialog").get_by_role("button", name="Roll back").click()
     first = page.get_by_role("row", name="Version 1")
     expect(first).to_contain_text("live")
+
+    page.get_by_role("link", name="1 DAG of sales").click()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.locator("tbody")).to_contain_text("sales_orders")
+    installation.cli("dags", "trigger", "sales_orders", "--run-id", "sold", "--wait", "--timeout", "120")
+    page.goto("/bundles/sales")
+    page.get_by_role("link", name="1 run of version 1").click()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.locator("tbody")).to_contain_text("sold")
+    page.get_by_role("button", name="Delete: Bundle sales, version 1").click()
+    expect(page).to_have_url(re.compile(r"/runs$"))
 
     page.goto("/dags/sales_orders/source")
     expect(page.get_by_role("region", name="Source")).to_contain_text('with DAG("sales_orders", schedule=None)')

@@ -1,6 +1,7 @@
 """A run beside the last success: what differs between them."""
 
 import re
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -9,6 +10,19 @@ from browser.conftest import Installation
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 expect.set_options(timeout=60_000)
+CHANGED = """
+import time
+from paceline import DAG, task
+
+with DAG("changed", schedule=None) as changed:
+    @task
+    def load():
+        time.sleep({seconds})
+    @task
+    def {second}():
+        pass
+    load() >> {second}()
+"""
 
 
 def test_a_failed_run_is_compared_with_the_last_success(page: Page, installation: Installation) -> None:
@@ -35,3 +49,19 @@ def test_a_failed_run_is_compared_with_the_last_success(page: Page, installation
     )
     expect(page).to_have_url(re.compile(r"compare\?with=fine$"))
     expect(tasks.locator("tbody tr")).to_have_count(2)
+
+
+def test_another_version_slower_tasks_and_other_tasks_are_seen(page: Page, installation: Installation) -> None:
+    file = Path(installation.environment["PACELINE_DAGS_FOLDER"]) / "changed.py"
+    for run_id, seconds, second in (("before", 0, "check"), ("after", 4, "publish")):
+        file.write_text(CHANGED.format(seconds=seconds, second=second))
+        installation.cli("dags", "reparse")
+        installation.cli("dags", "trigger", "changed", "--run-id", run_id, "--wait", "--timeout", "120")
+    page.goto("/dags/changed/runs/after/compare")
+    tasks = page.get_by_role("table", name="Tasks")
+    expect(tasks.get_by_role("row", name="load")).to_contain_text(re.compile(r"[34]\.\d\d s slower"))
+    expect(tasks.get_by_role("row", name="check")).to_contain_text("success→none")
+    expect(tasks.get_by_role("row", name="publish")).to_contain_text("none→success")
+    page.get_by_role("link", name="Show the change of the source").click()
+    expect(page.locator(".source .removed").first).to_contain_text("time.sleep(0)")
+    expect(page.locator(".source .added").first).to_contain_text("time.sleep(4)")

@@ -12,6 +12,12 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 expect.set_options(timeout=60_000)
 
 
+def age_s(text: str) -> int:
+    """The seconds of "3 min ago"; 0 for what was just now."""
+    found = re.match(r"(\d+) (s|min|h|d) ago", text)
+    return int(found[1]) * {"s": 1, "min": 60, "h": 3600, "d": 86_400}[found[2]] if found else 0
+
+
 def test_a_task_in_a_queue_without_a_worker_waits_in_red(page: Page, installation: Installation) -> None:
     installation.cli("dags", "trigger", "stranded", "--run-id", "nobody")
     page.goto("/")
@@ -22,6 +28,8 @@ def test_a_task_in_a_queue_without_a_worker_waits_in_red(page: Page, installatio
     expect(queue).to_have_class("wrong")
     expect(queue).to_contain_text("1 waiting")
     expect(queue).to_contain_text("no live worker")
+    ages = waiting.locator("li > :last-child").evaluate_all("all => all.map(one => one.textContent)")
+    assert [age_s(age) for age in ages] == sorted((age_s(age) for age in ages), reverse=True)
     row.get_by_role("link").click()
     expect(page.get_by_role("row", name="gpu_hosts")).to_contain_text("no live worker")
     installation.cli("runs", "mark", "stranded", "nobody", "failed")

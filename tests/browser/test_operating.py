@@ -1,4 +1,4 @@
-"""Pages of who operates an installation: rights, the audit log, import errors, zones and the calendar."""
+"""Pages of who operates an installation: rights, the audit log, import errors and the zone of times."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from browser.conftest import Installation, logged_in
+from browser.conftest import PASSWORD, Installation, logged_in
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 expect.set_options(timeout=60_000)
@@ -22,7 +22,7 @@ PAUSE = """
 @pytest.fixture
 def limited(browser: Browser, installation: Installation) -> Iterator[Page]:
     """A page of an account that may look at DAGs with the tag `tests` only. A refusal on its console fails the test."""
-    installation.cli("users", "create", "tim", "--tag", "tests=viewer", "--password", "correct horse battery")
+    installation.cli("users", "create", "tim", "--tag", "tests=viewer", "--password", PASSWORD)
     context = browser.new_context(base_url=installation.url, storage_state=logged_in(browser, installation, "tim"))
     page = context.new_page()
     problems: list[str] = []
@@ -49,7 +49,29 @@ def test_a_limited_account_sees_what_it_may_do_and_meets_no_refusal(limited: Pag
         expect(limited.locator("[aria-busy]")).to_have_count(0)
 
 
-def test_the_audit_log_folds_equal_changes_into_one_sentence(page: Page, installation: Installation) -> None:
+def test_a_viewer_sees_on_every_page_which_right_is_missing(browser: Browser, installation: Installation) -> None:
+    context = browser.new_context(base_url=installation.url, storage_state=logged_in(browser, installation, "vera"))
+    page = context.new_page()
+    refused: list[str] = []
+    page.on("response", lambda response: refused.append(response.url) if response.status == 403 else None)
+    whole, any_dag = "the role operator on the whole installation", "the role operator on a DAG"
+    for path, missing in {
+        "/dags": any_dag, "/runs": any_dag, "/actions": any_dag, "/backfills": any_dag, "/imports": any_dag,
+        "/assets": whole, "/queues": whole, "/pools": whole,
+        "/dags/journey": "the role operator on this DAG", "/dags/journey/runs": "the role operator on this DAG",
+    }.items():  # fmt: skip
+        page.goto(path)
+        page.wait_for_selector("main .head + *")
+        expect(page.locator("[aria-busy]")).to_have_count(0)
+        expect(page.locator(".head").get_by_text("view only")).to_contain_text(f"needs {missing}: ask an administrator")
+    for path, role in {"/variables": "operator", "/connections": "operator", "/settings": "admin"}.items():
+        page.goto(path)
+        expect(page.get_by_text(f"It needs the role {role} on the whole installation: ask an administrator.")).to_be_visible()
+    context.close()
+    assert refused == []
+
+
+def test_the_audit_log_folds_equal_changes_into_one_sentence(page: Page, browser: Browser, installation: Installation) -> None:
     page.goto("/dags")
     for is_paused in (False, True):
         for dag_id in ("features", "ledger", "review"):
@@ -59,6 +81,17 @@ def test_the_audit_log_folds_equal_changes_into_one_sentence(page: Page, install
     page.goto("/audit?owner=ada")
     rows = page.get_by_role("table", name="Audit log").locator("tbody tr")
     expect(rows.first).to_contain_text("paused 3 DAGs")
+    installation.cli("users", "create", "una", "--role", "viewer", "--password", PASSWORD)
+    context = browser.new_context(base_url=installation.url, storage_state=logged_in(browser, installation, "una"))
+    other = context.new_page()
+    other.goto("/dags")
+    assert other.evaluate(PAUSE, ["features", True]) == 403
+    context.close()
+    page.goto("/audit?owner=una&event=patch")
+    tried = rows.first.get_by_role("button", name="tried to pause a DAG, which was refused")
+    expect(tried).to_have_class(re.compile("wrong"))
+    expect(rows.first.locator(".tag.bad")).to_have_text("403")
+    page.goto("/audit?owner=ada")
     today = page.evaluate("new Date().toISOString().slice(0, 10)")
     page.get_by_label("From").fill("2020-01-01")
     page.get_by_label("until").fill("2020-01-02")
@@ -92,10 +125,3 @@ def test_times_are_in_the_chosen_zone_and_cron_is_in_words(page: Page, installat
     page.goto("/dags/inventory")
     page.get_by_role("button", name="UTC", exact=True).click()
     expect(page.get_by_title("The zone of all times")).to_have_text("UTC")
-
-    page.goto("/dags/inventory/calendar")
-    expect(page.locator(".calendar-day.planned")).to_have_count(1)
-    expect(page.get_by_role("img", name=re.compile("Runs by the hour of the day: "))).to_be_visible()
-    expect(page.locator(".calendar-names span").first).to_have_text("Mon")
-    page.locator("a.calendar-day").last.click()
-    expect(page).to_have_url(re.compile(r"/dags/inventory/runs\?from=\d{4}-\d\d-\d\d&until="))

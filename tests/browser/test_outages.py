@@ -1,9 +1,16 @@
 """The pages while the server does not answer, and after an upgrade."""
 
+import contextlib
 import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
+import psutil
 import pytest
 from playwright.sync_api import Page, Route, expect
+
+from browser.conftest import Installation
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 expect.set_options(timeout=60_000)
@@ -35,6 +42,41 @@ def test_a_database_that_is_away_leaves_the_page_as_it_was(away: Page) -> None:
     expect(away.get_by_text(BANNER)).to_be_visible()
     expect(away.get_by_role("link", name="orders", exact=True)).to_be_visible()
     expect(away.get_by_role("alert")).to_have_count(0)
+
+
+def test_a_frozen_database_is_named_after_three_seconds_and_comes_back(away: Page, installation: Installation) -> None:
+    away.goto("/dags")
+    expect(away.get_by_role("link", name="orders", exact=True)).to_be_visible()
+    with frozen_database(installation):
+        since = time.monotonic()
+        away.get_by_role("link", name="Pools").click()
+        expect(away.get_by_text(BANNER)).to_be_visible()
+        assert 2.5 < time.monotonic() - since < 8
+        away.go_back()
+        expect(away.get_by_role("link", name="orders", exact=True)).to_be_visible()
+        expect(away.get_by_role("alert")).to_have_count(0)
+    expect(away.get_by_text(BANNER)).to_have_count(0)
+    away.get_by_role("link", name="Pools").click()
+    expect(away.get_by_role("row", name="default_pool")).to_be_visible()
+
+
+@contextlib.contextmanager
+def frozen_database(installation: Installation) -> Iterator[None]:
+    """Stop all processes of PostgreSQL, as a machine that swaps does: connections stay open, and nothing answers."""
+    (file,) = Path(installation.environment["PACELINE_HOME"]).rglob("postmaster.pid")
+    server = psutil.Process(int(file.read_text().split()[0]))
+    server.suspend()
+    stopped = [server]
+    try:
+        for child in server.children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.suspend()
+                stopped.append(child)
+        yield
+    finally:
+        for process in reversed(stopped):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
 
 
 def test_a_page_of_an_older_release_loads_again(away: Page) -> None:

@@ -1,6 +1,7 @@
 """The page of a run that failed, and the list of runs."""
 
 import json
+import re
 from datetime import UTC, datetime
 
 import pytest
@@ -50,6 +51,8 @@ def test_the_list_of_runs_shows_what_failed_and_marks_many(page: Page, installat
     rows = page.locator("tbody tr")
     expect(rows).to_have_count(2)
     expect(rows.first.get_by_role("link", name="work", exact=True)).to_have_class("wrong")
+    expect(rows.first.locator(".took .meter i")).to_be_visible()
+    expect(rows.first.locator("td[data-key=version]")).to_have_text(re.compile(r"\d+"))
     today = datetime.now(UTC).date().isoformat()
     page.get_by_label("To", exact=True).fill("2026-01-01")
     expect(page.get_by_text("No run matches these filters")).to_be_visible()

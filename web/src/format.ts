@@ -142,7 +142,22 @@ export function runName(runId: string): string {
 /** The start of a day in the zone of the pages, `later` days after it; null if the text is no day. */
 export function midnight(day: string, later = 0): string | null {
   const [, y, m, d] = /^(\d{4})-(\d\d)-(\d\d)$/.exec(day) ?? []
-  if (!y) return null
-  const at = zone.value === 'utc' ? new Date(Date.UTC(Number(y), Number(m) - 1, Number(d) + later)) : new Date(Number(y), Number(m) - 1, Number(d) + later)
-  return Number.isNaN(at.getTime()) ? null : at.toISOString()
+  return y ? fromClock(Date.UTC(Number(y), Number(m) - 1, Number(d) + later)) : null
+}
+
+/** The moment at which clocks in the zone of the pages show "2026-11-28T03:00"; null if the text is no such time. */
+export function momentOf(text: string): string | null {
+  const at = /^\d{4}-\d\d-\d\dT\d\d:\d\d$/.test(text) ? Date.parse(`${text}Z`) : NaN
+  return Number.isNaN(at) ? null : fromClock(at)
+}
+
+/** The moment at which clocks in the zone of the pages show what those in UTC show at `shown`. */
+function fromClock(shown: number): string {
+  const ahead = (at: number) => {
+    const [y, m, d, h, min, s] = parts(new Date(at))
+    return Date.UTC(y, m - 1, d, h, min, s) - at
+  }
+  // On a day on which the clocks change, the first guess has the offset of the other side.
+  const guess = shown - ahead(shown)
+  return new Date(shown - ahead(guess)).toISOString()
 }

@@ -1,6 +1,6 @@
-"""The data of the pages of a DAG: grid, graph and timeline."""
+"""The data of the pages of a DAG: grid, graph, calendar and timeline."""
 
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 
 from pydantic import Field
@@ -163,6 +163,46 @@ class RunList(Page):
     """Runs for a list on a page."""
 
     dag_runs: list[ListedRun]
+
+
+class RunsOf(Model):
+    """Runs in one state."""
+
+    state: RunState
+    count: int
+
+
+class DayOfRuns(RunsOf):
+    """Runs of one day in one state."""
+
+    day: date
+
+
+class HourOfRuns(RunsOf):
+    """Runs of one hour of the day in one state, whatever the day."""
+
+    hour: int
+
+
+class PlannedDay(Model):
+    """Runs that the schedule plans for one day."""
+
+    day: date
+    count: int
+
+
+class Calendar(Model):
+    """The runs of a DAG by day and by hour of the day."""
+
+    #: The name of the time zone of all days and hours.
+    timezone: str
+    days: list[DayOfRuns]
+    hours: list[HourOfRuns]
+    #: Those of the next 7 days; none of a DAG that is paused.
+    planned: list[PlannedDay]
+    #: Whether more runs are planned: the first 400 are counted.
+    planned_more: bool
+    next_run_after: datetime | None
 
 
 class Timeline(Model):

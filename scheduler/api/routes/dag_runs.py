@@ -49,6 +49,7 @@ def get_dag_runs(
     run_type: RunTypes = None,
     state: RunStates = None,
     dag_version: Annotated[list[int] | None, Query()] = None,
+    bundle_name: str | None = None,
     bundle_version: str | None = None,
     conf_contains: str | None = None,
     triggering_user_name_pattern: str | None = None,
@@ -58,8 +59,7 @@ def get_dag_runs(
     """List runs of a DAG, or of all DAGs with ~."""
     filters = _of_dag(api, dag_id).one_of("run_type", run_type).one_of("state", state).one_of("version_number", dag_version)
     filters.in_ranges(ranges_).like_each(patterns_).matches("conf", conf_contains)
-    if bundle_version:
-        filters.nothing()
+    runs.of_bundle(filters, bundle_name, bundle_version)
     runs.by_user(filters, triggering_user_name_pattern, triggering_user_name_prefix_pattern)
     runs.consumed(filters, consuming_asset_pattern)
     return api.page("dag_runs", runs.RUNS, filters, page)

@@ -16,7 +16,7 @@ from scheduler.api.routes.logs import MOST_LINES, end_of_log
 from scheduler.api.routes.operations import get_task_instance_why
 from scheduler.api.routes.task_instances import shown, with_operators
 from scheduler.store.db import clock
-from scheduler.store.read import applications, dags, grid, instances, runs, timeline
+from scheduler.store.read import applications, calendar, dags, grid, instances, runs, timeline
 from scheduler.store.read.listing import Page
 
 router = new_router(tags=["Paceline"])
@@ -25,8 +25,8 @@ router = new_router(tags=["Paceline"])
 MOST_RECENT, MOST_DAGS = 2000, 200
 #: The last lines of the log of a failure.
 LINES_OF_FAILURE = 14
-#: The most runs in one grid.
-WIDEST = 365
+#: The most runs in one grid, and days in one calendar: 53 weeks.
+WIDEST, MOST_DAYS = 365, 371
 VersionNumber = Annotated[int | None, Query(ge=1, le=params.LARGEST)]
 STATES = {code: state for state, code in grid.CODES.items()}
 
@@ -104,6 +104,21 @@ def get_graph(api: Api, dag_id: str, version_number: VersionNumber = None) -> di
         "groups": dag.groups,
         "edges": edges,
     }
+
+
+@router.get("/dags/{dag_id}/calendar", VIEWER_OF_DAG, response_model=models.Calendar)
+def get_calendar(
+    api: Api, dag_id: str, timezone: str = "UTC", days: Annotated[int, Query(ge=1, le=MOST_DAYS)] = MOST_DAYS
+) -> dict[str, Any]:
+    """Count the runs of a DAG by day and by hour of the day in a time zone, with those that its schedule plans."""
+    dag = api.read(dags.dag, dag_id)
+    by_day, by_hour = api.read(calendar.days_and_hours, dag_id, days=days, zone=timezone)
+    is_due = not dag["is_paused"] and dag["next_run_after"] is not None
+    planned, more = api.read(calendar.planned, dag_id, zone=timezone) if is_due else ([], False)
+    return {
+        "timezone": timezone, "days": by_day, "hours": by_hour, "planned": planned, "planned_more": more,
+        "next_run_after": dag["next_run_after"] if is_due else None,
+    }  # fmt: skip
 
 
 @router.get(f"{RUN}/timeline", VIEWER_OF_DAG, response_model=models.Timeline)

@@ -4,6 +4,7 @@ from collections.abc import Collection
 
 from sqlalchemy import Connection
 
+from scheduler.store.dags.bundles import DAGS_FOLDER
 from scheduler.store.db import rows
 from scheduler.store.read.bundles import BUNDLE_OF
 from scheduler.store.read.listing import ANY, Filters, Listing, Row
@@ -41,6 +42,16 @@ def by_user(filters: Filters, pattern: str | None, prefix: str | None) -> Filter
     if pattern or prefix:
         filters.where("starts_with(r.triggered_by, 'api:')")
     return filters.like("user", pattern, prefix)
+
+
+def of_bundle(filters: Filters, name: str | None, version: str | None) -> Filters:
+    """Runs that execute the code of this bundle, and of this version of it."""
+    if name is None and version is None:
+        return filters
+    columns = {"name": f"coalesce(b.bundle, '{DAGS_FOLDER}')", "version": "b.number::text"}
+    chosen = Filters(columns, parameters=filters.parameters).equals("name", name).equals("version", version)
+    source = "dag_version d left join bundle_version b on b.id = d.bundle_version_id"
+    return filters.where(f"r.version_id in (select d.id from {source} {chosen.sql})")
 
 
 def consumed(filters: Filters, asset_pattern: str | None) -> Filters:

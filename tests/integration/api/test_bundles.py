@@ -139,6 +139,12 @@ def test_dags_versions_and_runs_name_their_bundle(web: Web, http: httpx.Client, 
     assert [(row["bundle_name"], row["bundle_version"]) for row in versions] == [("sales", "1"), ("sales", "2")]
     (run,) = get("/dags/a/dagRuns")["dag_runs"]
     assert (run["bundle_version"], run["dag_versions"][0]["bundle_name"]) == ("2", "sales")
+    scenario.trigger("local", run_id="other")
+    for query, expected in (
+        ({"bundle_name": "sales"}, ["one"]), ({"bundle_name": "sales", "bundle_version": "2"}, ["one"]),
+        ({"bundle_name": "sales", "bundle_version": "1"}, []), ({"bundle_name": "dags-folder"}, ["other"]),
+    ):  # fmt: skip
+        assert [row["dag_run_id"] for row in get("/dags/~/runList", **query)["dag_runs"]] == expected
     assert get("/dags/a/details")["latest_dag_version"]["bundle_version"] == "2"
     assert (get("/dagSources/a")["content"], get("/dagSources/a", version_number=1)["content"]) == ("DAG\n2", "DAG\n")
     assert [row["run_count"] for row in get("/bundles/sales/versions")["bundle_versions"]] == [1, 0]

@@ -1,6 +1,7 @@
 """The API beyond Airflow's: grid, graph, timeline, why, queues, workers, home, and parts of logs."""
 
 import os
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,40 @@ def test_home_has_the_next_runs_and_the_trend_of_days_and_tags(web: Web, world: 
         assert http.get(path).json() == {"bars": [], "tags": []}
         assert http.get(f"{PREFIX}/home").json()["next_runs"] == []
         assert http.get(f"{PREFIX}/home/trend?since=2026-01-02T03:00:00").status_code == 400
+
+
+def test_the_calendar_counts_runs_by_day_and_hour_in_a_zone(web: Web, world: World) -> None:
+    day = datetime.now(UTC).date() - timedelta(days=2)
+    for run_id, hour in (("good", 22), ("bad", 23)):
+        at = datetime.combine(day, time(hour, 30), UTC)
+        world.scenario.sql("update dag_run set logical_date = null, run_after = %s where run_id = %s", at, run_id)
+
+    for zone, shown, hours in (("UTC", day, (22, 23)), ("Asia/Kolkata", day + timedelta(days=1), (4, 5))):
+        found = get(web, f"{ETL}/calendar?timezone={zone}&days=30")
+        by_day = {(row["day"], row["state"]): row["count"] for row in found["days"]}
+        by_hour = {(row["hour"], row["state"]): row["count"] for row in found["hours"]}
+        assert (by_day[shown.isoformat(), "success"], by_day[shown.isoformat(), "failed"]) == (1, 1)
+        assert (by_hour[hours[0], "success"], by_hour[hours[1], "failed"]) == (1, 1)
+        assert (found["timezone"], found["planned"]) == (zone, [])
+    assert not {"success", "failed"} & {row["state"] for row in get(web, f"{ETL}/calendar?days=1")["days"]}
+
+
+def test_the_calendar_has_the_planned_runs_of_a_week(web: Web, world: World) -> None:
+    (first,) = world.scenario.rows("select date_trunc('hour', now()) + interval '1 hour'")[0]
+    world.scenario.sql("update dag_schedule set next_logical_date = %(at)s, next_interval_start = %(at)s, next_run_after = %(at)s,"
+                       " next_interval_end = %(at)s where dag_id = 'hourly'".replace("%(at)s", f"'{first}'"))  # fmt: skip
+    path = f"{PREFIX}/dags/hourly/calendar"
+
+    found = get(web, path)
+    assert sum(row["count"] for row in found["planned"]) == 7 * 24
+    assert [row["count"] for row in found["planned"][1:-1]] == [24] * 6
+    assert found["planned_more"] is False and datetime.fromisoformat(found["next_run_after"]) == first
+    world.scenario.sql("update dag_schedule set is_paused = true where dag_id = 'hourly'")
+    assert get(web, f"{path}?days=7")["planned"] == []
+    with web.http(web.account("vera", "viewer")) as http:
+        for zone in ("Nowhere/City", "../../etc/passwd", "", "a" * 5000):
+            answer = http.get(path, params={"timezone": zone})
+            assert (answer.status_code, "There is no time zone" in answer.json()["detail"]) == (400, True), zone
 
 
 LOGS = f"{PREFIX}/dags/etl/dagRuns/good/taskInstances/extract/logs/1"

@@ -1,7 +1,7 @@
 /** An asset: what leads to it and what it starts, how fresh it is, and its updates with their runs. */
 import { useEffect, useMemo, useState } from 'preact/hooks'
 import { api, ok } from '../api/client'
-import { duration, now, span } from '../format'
+import { duration, now, runName, span } from '../format'
 import { curve, type Placed } from '../graph/model'
 import { layout } from '../graph/layouts'
 import { useLive } from '../live/resource'
@@ -11,6 +11,7 @@ import { Icon } from '../parts/icons'
 import { List, type Column } from '../parts/List'
 import { attempt, toast } from '../parts/overlay'
 import { State } from '../parts/State'
+import { ViewOnly } from '../parts/ViewOnly'
 import { href, to } from '../shell/router'
 import { may } from '../shell/session'
 import { t } from '../strings'
@@ -36,7 +37,7 @@ export default function Asset({ params }: { params: Record<string, string> }) {
   const materialize = () =>
     attempt(async () => {
       const run = await ok(api.POST('/api/v2/assets/{asset_id}/materialize', { params: { path: { asset_id: id } } }))
-      toast(t.trigger.started(run.dag_run_id), { link: { text: t.trigger.open, href: href(to('dags', run.dag_id, 'runs', run.dag_run_id)) } })
+      toast(t.trigger.started(runName(run.dag_run_id)), { link: { text: t.trigger.open, href: href(to('dags', run.dag_id, 'runs', run.dag_run_id)) } })
     })
   const list = events.data.value?.asset_events
   return (
@@ -44,6 +45,7 @@ export default function Asset({ params }: { params: Record<string, string> }) {
       <Head title={<span class="run-title">{asset.name}<Copy text={asset.uri} /></span>} crumbs={crumbs}>
         {asset.uri.startsWith('table:') && <a class="button" href={href(to('tables', asset.uri.slice('table:'.length)))}><Icon name="tables" />{t.tables.open}</a>}
         {operator && asset.producing_tasks.length > 0 && <Button icon="play" onClick={() => void materialize()}>{s.materialize}</Button>}
+        {!operator && <ViewOnly text={t.rights.lookWhole('operator')} />}
         {operator && <Button icon="plus" onClick={() => void update()}>{s.create}</Button>}
       </Head>
       <p class="dag-facts soft small"><span class="mono">{asset.uri}</span><Freshness events={list} /></p>

@@ -7,6 +7,7 @@ import { Button, Empty, Note, Search, Time } from '../parts/basic'
 import { Head } from '../parts/Head'
 import { Bulk, List, NOTHING, type Column, type Selection } from '../parts/List'
 import { attempt, toast } from '../parts/overlay'
+import { ViewOnly } from '../parts/ViewOnly'
 import { href, query, setQuery, to } from '../shell/router'
 import { may } from '../shell/session'
 import { t } from '../strings'
@@ -38,7 +39,7 @@ export default function Assets() {
   ]
   return (
     <>
-      <Head title={s.title} />
+      <Head title={s.title}>{!operator && <ViewOnly text={t.rights.lookWhole('operator')} />}</Head>
       <AssetTabs current="/assets" />
       <div class="filters"><Search value={name ?? ''} placeholder={s.name} onInput={(text) => setQuery({ q: text, offset: null })} /></div>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}

@@ -1,5 +1,6 @@
 /** Every change through pages or API: who, when, from where, what, and whether it was allowed. */
 import { api, ok } from '../api/client'
+import { midnight } from '../format'
 import { useLive } from '../live/resource'
 import { Note, Search } from '../parts/basic'
 import { Head } from '../parts/Head'
@@ -14,7 +15,8 @@ export default function Audit() {
   const q = query.value
   const order = q.get('order_by') ?? '-when'
   const offset = Number(q.get('offset') ?? 0) || 0
-  const given = { ...(q.get('owner') ? { owner_pattern: `%${q.get('owner')}%` } : {}), ...(q.get('event') ? { event_pattern: `%${q.get('event')}%` } : {}), ...(dayStart(q.get('from')) ? { after: dayStart(q.get('from'))! } : {}), ...(dayStart(q.get('until'), 1) ? { before: dayStart(q.get('until'), 1)! } : {}), ...(q.get('dag') ? { dag_id_pattern: `%${q.get('dag')}%` } : {}) }
+  const [after, before] = [midnight(q.get('from') ?? ''), midnight(q.get('until') ?? '', 1)]
+  const given = { ...(q.get('owner') ? { owner_pattern: `%${q.get('owner')}%` } : {}), ...(q.get('event') ? { event_pattern: `%${q.get('event')}%` } : {}), ...(after ? { after } : {}), ...(before ? { before } : {}), ...(q.get('dag') ? { dag_id_pattern: `%${q.get('dag')}%` } : {}) }
   const live = useLive(`audit ${JSON.stringify([given, order, offset])}`, () => ok(api.GET('/api/v2/eventLogs', { params: { query: { limit: SIZE, offset, order_by: [order], ...given } } })), { every: 10_000, keep: true })
   const page = live.data.value
   return (
@@ -31,10 +33,4 @@ export default function Audit() {
       <AuditEntries label={a.title} rows={page?.event_logs} failed={live.error.value !== null} none={[a.none, a.noneText]} total={page?.total_entries} size={SIZE} order={order} />
     </>
   )
-}
-
-/** The moment in which a day begins, or one so many days later; null if the text is no day. */
-function dayStart(text: string | null, later = 0): string | null {
-  const [year, month, day] = (text ?? '').split('-').map(Number)
-  return year && month && day ? new Date(year, month - 1, day + later).toISOString() : null
 }

@@ -2,12 +2,13 @@
 import { useEffect, useState } from 'preact/hooks'
 import { api, message, ok } from '../api/client'
 import type { Backfill } from '../api/types'
-import { duration, moment, now } from '../format'
+import { day, duration, moment, momentOf, now, zoneName } from '../format'
 import { useLive } from '../live/resource'
 import { Button, Check, Empty, Field, Note, Segments, Time } from '../parts/basic'
 import { Head } from '../parts/Head'
 import { List, type Column } from '../parts/List'
 import { attempt, confirm, Dialog, toast } from '../parts/overlay'
+import { ViewOnly } from '../parts/ViewOnly'
 import { href, query, setQuery, to } from '../shell/router'
 import { mayAnywhere } from '../shell/session'
 import { t } from '../strings'
@@ -49,7 +50,7 @@ export default function Backfills() {
   ]
   return (
     <>
-      <Head title={b.title}>{add}</Head>
+      <Head title={b.title}>{add || <ViewOnly text={t.rights.lookAny} />}</Head>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
       <List label={b.title} columns={columns} rows={page?.backfills} failed={live.error.value !== null} rowKey={(one) => String(one.id)} total={page?.total_entries} size={SIZE} empty={<Empty title={b.none}><p>{b.noneText}</p>{add}</Empty>} />
       {started && <New key={started} dagId={started === CHOOSE ? '' : started} onClose={() => setQuery({ new: null })} onDone={() => void live.refresh()} />}
@@ -72,8 +73,8 @@ function Progress({ backfill }: { backfill: Backfill }) {
   )
 }
 
-/** The day so many days before today, in UTC. */
-const dayBefore = (days: number) => new Date(Date.now() - days * 86_400_000).toISOString().slice(0, 10)
+/** The day so many days before today, in the zone of the pages. */
+const dayBefore = (days: number) => day(Date.now() - days * 86_400_000)
 /** Whole days until yesterday. */
 const last = (days: number) => ({ from: `${dayBefore(days)}T00:00`, to: `${dayBefore(1)}T23:59` })
 const RANGES = [['1', b.yesterday], ['7', b.week], ['30', b.month]] as const
@@ -87,7 +88,7 @@ function New({ dagId: given, onClose, onDone }: { dagId: string; onClose: () => 
   const [first, setFirst] = useState<string[]>([])
   const [wrong, setWrong] = useState<string | null>(null)
   const [busy, setBusy] = useState(false)
-  const body = { dag_id: dagId, from_date: `${form.from}:00Z`, to_date: `${form.to}:00Z`, max_active_runs: Number(form.active) || 1, reprocess_behavior: form.behavior as 'none' | 'failed' | 'completed', run_backwards: form.reverse }
+  const body = { dag_id: dagId, from_date: momentOf(form.from) ?? form.from, to_date: momentOf(form.to) ?? form.to, max_active_runs: Number(form.active) || 1, reprocess_behavior: form.behavior as 'none' | 'failed' | 'completed', run_backwards: form.reverse }
   useEffect(() => {
     let current = true
     if (!dagId || (dags && !dags.includes(dagId))) {
@@ -140,8 +141,8 @@ function New({ dagId: given, onClose, onDone }: { dagId: string; onClose: () => 
       )}
       <Segments label={b.range} value={RANGES.find(([days]) => last(Number(days)).from === form.from && last(Number(days)).to === form.to)?.[0] ?? ''} options={RANGES} onChange={(days) => setForm({ ...form, ...last(Number(days)) })} />
       <div class="pairs">
-        <Field label={`${b.from} (UTC)`}><input class="input" type="datetime-local" required value={form.from} onInput={set('from')} /></Field>
-        <Field label={`${b.until} (UTC)`}><input class="input" type="datetime-local" required value={form.to} onInput={set('to')} /></Field>
+        <Field label={`${b.from} (${zoneName()})`}><input class="input" type="datetime-local" required value={form.from} onInput={set('from')} /></Field>
+        <Field label={`${b.until} (${zoneName()})`}><input class="input" type="datetime-local" required value={form.to} onInput={set('to')} /></Field>
         <Field label={b.active}><input class="input" {...{ type: 'number' as 'text' }} min={1} value={form.active} onInput={set('active')} /></Field>
         <Field label={b.reprocess}>
           <select class="select" value={form.behavior} onChange={set('behavior')}>{Object.entries(b.behaviors).map(([name, text]) => <option key={name} value={name}>{text}</option>)}</select>

@@ -4,9 +4,11 @@ import type { BundleVersion } from '../api/types'
 import { bytes, count } from '../format'
 import { useLive } from '../live/resource'
 import { Button, Copy, Empty, Note, Skeleton, Time } from '../parts/basic'
+import { CountLink } from '../parts/CountLink'
 import { Head } from '../parts/Head'
 import { List, type Column } from '../parts/List'
 import { attempt, confirm, toast } from '../parts/overlay'
+import { ViewOnly } from '../parts/ViewOnly'
 import { href, query, setQuery, to } from '../shell/router'
 import { account, may } from '../shell/session'
 import { t } from '../strings'
@@ -35,14 +37,14 @@ export default function Bundle({ params }: { params: Record<string, string> }) {
     { key: 'by', head: s.by, class: 'named', cell: (one) => one.created_by.replace(/^(api|cli):/, '') },
     { key: 'origin', head: s.origin, class: 'named hide-m', cell: (one) => (one.origin ? <span class="mono small clip" title={one.origin}>{one.origin}</span> : <span class="dim">–</span>) },
     { key: 'files', head: s.files, right: true, class: 'named hide-m', cell: (one) => `${count(one.file_count)} · ${bytes(one.byte_count)}` },
-    { key: 'dags', head: s.dags, right: true, class: 'named', cell: (one) => count(one.dag_ids.length) },
-    { key: 'runs', head: s.runs, right: true, class: 'named', cell: (one) => count(one.run_count) },
+    { key: 'dags', head: s.dags, right: true, class: 'named', cell: (one) => <span class="num" title={one.dag_ids.join('\n')}>{one.is_live ? <CountLink value={one.dag_ids.length} link={href(`/dags?bundle=${encodeURIComponent(name)}`)} label={s.dagsOf(one.dag_ids.length, name)} /> : count(one.dag_ids.length)}</span> },
+    { key: 'runs', head: s.runs, right: true, class: 'named', cell: (one) => <CountLink value={one.run_count} link={href(`/runs?${new URLSearchParams({ bundle: name, code: String(one.version_number) })}`)} label={s.runsOf(one.run_count, one.version_number)} /> },
     { key: 'act', head: '', right: true, cell: (one) => mayDeploy && !one.is_wanted && name !== 'dags-folder' && <Button kind="plain" icon="clear" label={s.backTitle(one.version_number)} onClick={() => void back(one)} /> },
   ]
   const version = page?.bundle_versions.find((one) => one.version_number === shown)
   return (
     <>
-      <Head title={name} crumbs={[{ text: s.title, href: href('/bundles') }]} />
+      <Head title={name} crumbs={[{ text: s.title, href: href('/bundles') }]}>{!mayDeploy && <ViewOnly text={t.rights.lookBundle(name)} />}</Head>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
       <List label={s.versions} columns={columns} rows={page?.bundle_versions} failed={live.error.value !== null} rowKey={(one) => String(one.version_number)} total={page?.total_entries} size={SIZE} empty={<Empty title={s.none} />} />
       {version && <Changes bundle={name} version={version} all={page!.bundle_versions} />}

@@ -1,9 +1,9 @@
 /** Bundles: the folders of code that were deployed, or that schedulers read, with their live versions. */
 import { api, ok } from '../api/client'
 import type { Bundle } from '../api/types'
-import { count } from '../format'
 import { useLive } from '../live/resource'
 import { Empty, Note, Time } from '../parts/basic'
+import { CountLink } from '../parts/CountLink'
 import { Head } from '../parts/Head'
 import { List, type Column } from '../parts/List'
 import { href, to } from '../shell/router'
@@ -19,8 +19,8 @@ export default function Bundles() {
     { key: 'message', head: s.message, class: 'wide named', cell: (one) => <span class="clip" title={one.message ?? ''}>{one.message || <span class="dim">–</span>}</span> },
     { key: 'at', head: s.liveSince, class: 'named', cell: (one) => <Time at={one.live_at} /> },
     { key: 'by', head: s.by, class: 'named hide-m', cell: (one) => one.created_by?.replace(/^(api|cli):/, '') ?? '–' },
-    { key: 'dags', head: s.dags, right: true, class: 'named', cell: (one) => count(one.dag_count) },
-    { key: 'versions', head: s.versions, right: true, class: 'named hide-m', cell: (one) => count(one.version_count) },
+    { key: 'dags', head: s.dags, right: true, class: 'named', cell: (one) => <CountLink value={one.dag_count} link={href(`/dags?bundle=${encodeURIComponent(one.bundle_name)}`)} label={s.dagsOf(one.dag_count, one.bundle_name)} /> },
+    { key: 'versions', head: s.versions, right: true, class: 'named hide-m', cell: (one) => <CountLink value={one.version_count} link={href(to('bundles', one.bundle_name))} label={s.versionsOf(one.version_count, one.bundle_name)} /> },
   ]
   return (
     <>

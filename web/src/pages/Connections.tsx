@@ -7,6 +7,7 @@ import { Button, Empty, Note, Search } from '../parts/basic'
 import { Head } from '../parts/Head'
 import { List, type Column } from '../parts/List'
 import { attempt, confirm, toast } from '../parts/overlay'
+import { ViewOnly } from '../parts/ViewOnly'
 import { query, setQuery } from '../shell/router'
 import { may } from '../shell/session'
 import { t } from '../strings'
@@ -47,7 +48,7 @@ export default function Connections() {
   ]
   return (
     <>
-      <Head title={c.title}>{admin && <Button kind="first" icon="plus" onClick={() => edit('new')}>{c.add}</Button>}</Head>
+      <Head title={c.title}>{!admin && <ViewOnly text={t.rights.lookWhole('admin')} />}{admin && <Button kind="first" icon="plus" onClick={() => edit('new')}>{c.add}</Button>}</Head>
       <div class="filters"><Search value={name ?? ''} placeholder={c.id} onInput={(q) => setQuery({ q, offset: null })} /></div>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
       <List label={c.title} columns={columns} rows={page?.connections} failed={live.error.value !== null} rowKey={(one) => one.connection_id} total={page?.total_entries} size={SIZE} order={order} empty={<Empty title={c.none}><p>{c.noneText}</p>{admin && <Button kind="first" icon="plus" onClick={() => edit('new')}>{c.add}</Button>}</Empty>} />

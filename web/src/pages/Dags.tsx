@@ -12,6 +12,7 @@ import { Bulk, List, NOTHING, type Column, type Selection } from '../parts/List'
 import { Menu, attempt, toast } from '../parts/overlay'
 import { Mark } from '../parts/State'
 import { Trigger } from '../parts/Trigger'
+import { ViewOnly } from '../parts/ViewOnly'
 import { go, href, query, setQuery, to } from '../shell/router'
 import { may, mayAnywhere, rights } from '../shell/session'
 import { RUN_STATES, label } from '../states'
@@ -32,6 +33,7 @@ function filters() {
     ...(paused ? { paused: paused === 'yes' } : {}),
     ...(q.get('state') ? { last_dag_run_state: q.get('state')! } : {}),
     ...(q.getAll('tag').length ? { tags: q.getAll('tag') } : {}),
+    ...(q.get('bundle') ? { bundle_name: q.get('bundle')! } : {}),
     ...(q.get('fav') ? { is_favorite: true } : {}),
   }
 }
@@ -153,7 +155,7 @@ export default function Dags() {
 
   return (
     <>
-      <Head title={d.title} />
+      <Head title={d.title}>{!mayAnywhere('operator') && <ViewOnly text={t.rights.lookAny} />}</Head>
       <div class="filters">
         <Search value={query.value.get('q') ?? ''} placeholder={d.search} onInput={(q) => setQuery({ q, offset: null })} />
         <Segments
@@ -172,6 +174,7 @@ export default function Dags() {
           </Menu>
         )}
         <Button pressed={query.value.get('fav') === '1'} icon="star" onClick={() => setQuery({ fav: query.value.get('fav') ? null : '1', offset: null })}>{d.favorites}</Button>
+        {query.value.get('bundle') && <span class="tag on">{t.bundles.of(query.value.get('bundle')!, null)}</span>}
         {filtered && <Button kind="plain" icon="close" onClick={() => go('/dags')}>{d.clearFilters}</Button>}
       </div>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}

@@ -42,7 +42,7 @@ export default function Home() {
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
       {!toured && isQuiet(data) && <Lazy load={() => import('./Tour')} props={{ onClose: () => { localStorage.setItem(TOUR, '1'); tour(true) } }} />}
       <div class="tiles">
-        <Tile state="running" text={o.runs} value={((data.runs as Record<string, number>)['running'] ?? 0) + ((data.runs as Record<string, number>)['queued'] ?? 0)} link="/runs?state=running" />
+        <Tile state="running" text={o.runs} value={((data.runs as Record<string, number>)['running'] ?? 0) + ((data.runs as Record<string, number>)['queued'] ?? 0)} link="/runs?state=queued,running" />
         <Tile state="running" text={o.running} value={at('running')} link="/tasks?state=running" />
         <Tile state="queued" text={o.queued} value={at('queued')} link="/tasks?state=queued" />
         <Tile state="scheduled" text={o.scheduled} value={at('scheduled')} link="/tasks?state=scheduled" />
@@ -133,7 +133,7 @@ function WaitingList({ data }: { data: Data }) {
           <span class={`small nowrap ${one.bad ? '' : 'dim'}`}>{one.at && relative(one.at)}</span>
         </li>
       ))}
-      {all.length > 8 && <li class="dim">{t.task.andMore(all.length - 8)}</li>}
+      {all.length > 8 && <li><a class="soft" href={tasksHref({ state: 'scheduled,queued' })}>{t.task.andMore(all.length - 8)}</a></li>}
     </ul>
   )
 }

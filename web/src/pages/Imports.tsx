@@ -6,6 +6,7 @@ import { Button, Copy, Empty, Note, Skeleton } from '../parts/basic'
 import { Head } from '../parts/Head'
 import { Icon } from '../parts/icons'
 import { attempt, toast } from '../parts/overlay'
+import { ViewOnly } from '../parts/ViewOnly'
 import { href, to } from '../shell/router'
 import { mayAnywhere } from '../shell/session'
 import { t } from '../strings'
@@ -22,7 +23,7 @@ export default function Imports() {
     })
   return (
     <>
-      <Head title={t.imports.title} />
+      <Head title={t.imports.title}>{!mayAnywhere('operator') && <ViewOnly text={t.rights.lookAny} />}</Head>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
       {!page ? <Skeleton /> : page.import_errors.length === 0 ? (
         <div class="card"><Empty title={t.imports.none}><p>{t.imports.noneText}</p></Empty></div>

@@ -12,6 +12,7 @@ import { Mark } from '../parts/State'
 import { List, type Column } from '../parts/List'
 import { CountLink } from '../parts/CountLink'
 import { Use } from '../parts/Use'
+import { ViewOnly } from '../parts/ViewOnly'
 import { href, query } from '../shell/router'
 import { may } from '../shell/session'
 import { t } from '../strings'
@@ -53,7 +54,7 @@ export default function Pools() {
   const initial: Values = edited === 'new' || !edited ? { slots: '16', include_deferred: 'false' } : { name: edited.name, slots: String(edited.slots), description: edited.description ?? '', include_deferred: String(edited.include_deferred) }
   return (
     <>
-      <Head title={p.title}>{operator && <Button kind="first" icon="plus" onClick={() => edit('new')}>{p.add}</Button>}</Head>
+      <Head title={p.title}>{!operator && <ViewOnly text={t.rights.lookWhole('operator')} />}{operator && <Button kind="first" icon="plus" onClick={() => edit('new')}>{p.add}</Button>}</Head>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
       <List label={p.title} columns={columns} rows={live.data.value?.pools} failed={live.error.value !== null} rowKey={(pool) => pool.name} order={order} empty={null} />
       {edited && (

@@ -12,6 +12,7 @@ import { Lazy } from '../parts/Lazy'
 import { List, type Column } from '../parts/List'
 import { attempt, confirm } from '../parts/overlay'
 import { Mark } from '../parts/State'
+import { ViewOnly } from '../parts/ViewOnly'
 import { href, query, setQuery } from '../shell/router'
 import { account, may } from '../shell/session'
 import { t } from '../strings'
@@ -49,7 +50,7 @@ export default function Queues() {
   const rest = others.data.value?.processes.filter((one) => one.kind !== 'worker')
   return (
     <>
-      <Head title={u.title}>{flower && <a class="button" href={flower} target="_blank" rel="noreferrer"><Icon name="flower" />{u.flower}</a>}</Head>
+      <Head title={u.title}>{!may('operator') && <ViewOnly text={t.rights.lookWhole('operator')} />}{flower && <a class="button" href={flower} target="_blank" rel="noreferrer"><Icon name="flower" />{u.flower}</a>}</Head>
       {(queues.error.value ?? workers.error.value) && <Note kind="bad">{queues.error.value ?? workers.error.value}</Note>}
       {queues.data.value?.redis_error && <Note kind="warn">{queues.data.value.redis_error}</Note>}
       <div class="stack" style={{ gap: '20px' }}>
@@ -86,7 +87,7 @@ export default function Queues() {
                         <span class="small soft"><Took start={ti.start_date} end={null} /></span>
                       </li>
                     ))}
-                    {worker.tasks.length > 12 && <li class="dim">{t.task.andMore(worker.tasks.length - 12)}</li>}
+                    {worker.tasks.length > 12 && <li><a class="soft" href={tasksHref({ state: 'running' })}>{t.task.andMore(worker.tasks.length - 12)}</a></li>}
                   </ul>
                 </section>
               ))}

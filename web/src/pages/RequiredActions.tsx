@@ -9,6 +9,7 @@ import { Head } from '../parts/Head'
 import { Bulk, List, NOTHING, type Column, type Selection } from '../parts/List'
 import { confirm, toast } from '../parts/overlay'
 import { Mark } from '../parts/State'
+import { ViewOnly } from '../parts/ViewOnly'
 import { href, query, setQuery, to } from '../shell/router'
 import { mayAnywhere } from '../shell/session'
 import { t } from '../strings'
@@ -66,7 +67,7 @@ export default function RequiredActions() {
   const page = live.data.value
   return (
     <>
-      <Head title={a.title} />
+      <Head title={a.title}>{!mayAnywhere('operator') && <ViewOnly text={t.rights.lookAny} />}</Head>
       <div class="filters">
         <Segments label={a.show} value={kind} options={[['waiting', a.waiting], ['answered', a.answered]]} onChange={(value) => setQuery({ show: value === 'waiting' ? null : value, offset: null })} />
       </div>

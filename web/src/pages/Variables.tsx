@@ -8,6 +8,7 @@ import { Form } from '../parts/Form'
 import { Head } from '../parts/Head'
 import { Bulk, List, NOTHING, type Column, type Selection } from '../parts/List'
 import { attempt, confirm } from '../parts/overlay'
+import { ViewOnly } from '../parts/ViewOnly'
 import { query, setQuery } from '../shell/router'
 import { may } from '../shell/session'
 import { t } from '../strings'
@@ -44,7 +45,7 @@ export default function Variables() {
   ]
   return (
     <>
-      <Head title={v.title}>{admin && <Button kind="first" icon="plus" onClick={() => edit('new')}>{v.add}</Button>}</Head>
+      <Head title={v.title}>{!admin && <ViewOnly text={t.rights.lookWhole('admin')} />}{admin && <Button kind="first" icon="plus" onClick={() => edit('new')}>{v.add}</Button>}</Head>
       <div class="filters"><Search value={name ?? ''} placeholder={v.key} onInput={(q) => setQuery({ q, offset: null })} /></div>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
       {admin && <Bulk selection={selection} total={page?.total_entries} onSelect={select}><Button icon="trash" onClick={() => void removeSelected()}>{t.remove}</Button></Bulk>}

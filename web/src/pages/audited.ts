@@ -3,13 +3,13 @@ import type { EventLog } from '../api/types'
 import { t } from '../strings'
 
 /** Names in the path of a request or beside a command, and in the body of a request that creates something. */
-const IN_PATH = ['pool_name', 'variable_key', 'connection_id', 'worker', 'asset_id', 'backfill_id', 'name'] as const
+const IN_PATH = ['pool_name', 'variable_key', 'connection_id', 'worker', 'asset_id', 'backfill_id', 'bundle_name', 'table', 'tables', 'name'] as const
 const IN_BODY = ['name', 'key', 'connection_id', 'dag_id'] as const
 
 export function subject(extra: string | null): string {
   const request = object(parsed(extra))
   const body = object(request['body'])
-  const found = [...IN_PATH.map((name) => request[name]), ...IN_BODY.map((name) => body[name])].find((value) => typeof value === 'string' && value)
+  const found = [...IN_PATH.map((name) => request[name]), ...IN_BODY.map((name) => body[name])].map((value) => (Array.isArray(value) ? value.join(', ') : value)).find((value) => typeof value === 'string' && value)
   return typeof found === 'string' ? found : ''
 }
 
@@ -39,12 +39,16 @@ export function fold(entries: readonly EventLog[]): Entry[] {
   return found
 }
 
-/** What the account did: "paused a DAG", or "paused 15 DAGs". */
+/** What the account did: "paused a DAG", "paused 15 DAGs", or "tried to pause a DAG, which was refused". */
 export function sentence(entry: Entry): string {
-  const text = t.audit.done[verb(entry)]
+  const { done, and, some, tried } = t.audit
   const number = entry.others.length + 1
-  const done = text ? text(number) : `${entry.event.replaceAll('_', ' ')}${number > 1 ? ` × ${number}` : ''}`
-  return (entry.status ?? 0) >= 400 ? t.audit.failed(done) : done
+  const failed = (entry.status ?? 0) >= 400
+  const words = done[verb(entry)] ?? [entry.event.replaceAll(/[_.]/g, ' '), entry.event.replaceAll(/[_.]/g, ' ')]
+  const [infinitive, past, thing, rest = ''] = words
+  const text = failed ? infinitive : past
+  const said = thing ? `${text} ${some(number, thing)}${rest}` : and(text, number)
+  return failed ? tried(said, entry.status!) : said
 }
 
 /** The things that a folded entry is about. */

@@ -19,7 +19,7 @@ import { t } from '../strings'
 
 const SIZE = 50
 /** What narrows the list, in the address. */
-const FILTERS = ['q', 'state', 'type', 'from', 'until', 'ended_from', 'ended_until', 'offset']
+const FILTERS = ['q', 'state', 'type', 'from', 'until', 'ended_from', 'ended_until', 'bundle', 'code', 'offset']
 const TYPES = ['scheduled', 'manual', 'backfill', 'asset_triggered']
 /** Runs that one change can have. */
 const MOST_RUNS = 10_000
@@ -42,9 +42,13 @@ export function RunList({ dagId }: { dagId: string | null }) {
   const offset = Number(q.get('offset') ?? 0) || 0
   const [name, state, type, from, until] = [q.get('q'), q.get('state'), q.get('type'), q.get('from'), q.get('until')]
   const [endedFrom, endedUntil] = [q.get('ended_from'), q.get('ended_until')]
+  const states = state?.split(',') ?? []
+  const [bundle, code] = [q.get('bundle'), q.get('code')]
   const given = {
+    ...(bundle ? { bundle_name: bundle } : {}),
+    ...(code ? { bundle_version: code } : {}),
     ...(name ? (dagId ? { run_id_pattern: `%${name}%` } : { dag_id_pattern: `%${name}%` }) : {}),
-    ...(state ? { state: [state] } : {}),
+    ...(states.length ? { state: states } : {}),
     ...(type ? { run_type: [type] } : {}),
     ...bounds(from, until),
     ...(endedFrom ? { end_date_gte: endedFrom } : {}),
@@ -107,8 +111,8 @@ export function RunList({ dagId }: { dagId: string | null }) {
     <>
       <div class="filters">
         <Search value={name ?? ''} placeholder={dagId ? t.runsList.run : t.dags.search} onInput={(text) => setQuery({ q: text, offset: null })} />
-        <select class="select" aria-label={t.runsList.state} value={state ?? ''} onChange={(event) => setQuery({ state: event.currentTarget.value, offset: null })}>
-          <option value="">{t.runsList.state}: {t.any}</option>
+        <select class="select" aria-label={t.runsList.state} value={states.length === 1 ? states[0] : ''} onChange={(event) => setQuery({ state: event.currentTarget.value, offset: null })}>
+          <option value="">{t.runsList.state}: {states.length > 1 ? states.map((one) => label(one)).join(', ') : t.any}</option>
           {RUN_STATES.map((one) => <option key={one} value={one}>{t.runsList.state}: {label(one)}</option>)}
         </select>
         <select class="select" aria-label={t.runsList.type} value={type ?? ''} onChange={(event) => setQuery({ type: event.currentTarget.value, offset: null })}>
@@ -117,6 +121,7 @@ export function RunList({ dagId }: { dagId: string | null }) {
         </select>
         <label class="row small"><span class="dim">{t.runsList.from}</span><input class="input" {...{ type: 'date' as 'text' }} value={from ?? ''} onChange={(event) => setQuery({ from: event.currentTarget.value, offset: null })} /></label>
         <label class="row small"><span class="dim">{t.runsList.until}</span><input class="input" {...{ type: 'date' as 'text' }} value={until ?? ''} onChange={(event) => setQuery({ until: event.currentTarget.value, offset: null })} /></label>
+        {bundle && <Button icon="close" label={`${t.remove}: ${t.bundles.of(bundle, code)}`} onClick={() => setQuery({ bundle: null, code: null, offset: null })}>{t.bundles.of(bundle, code)}</Button>}
         {endedFrom && <Button icon="close" onClick={() => setQuery({ ended_from: null, ended_until: null, offset: null })}>{t.runsList.ended(shortMoment(endedFrom), endedUntil && shortMoment(endedUntil))}</Button>}
       </div>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}

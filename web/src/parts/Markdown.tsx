@@ -27,7 +27,21 @@ const LIMITS = {
   ALLOWED_URI_REGEXP: /^(?:https?:|mailto:|#|\/(?!\/))/i,
 }
 
+/** What is longer is shown as it is: with hostile Markdown, the time of a parser grows with the square of its length. */
+const LONGEST = 100_000
+
+/** The HTML of a text; null for one that is too long, or nested too deeply. */
+function html(text: string): string | null {
+  if (text.length > LONGEST) return null
+  try {
+    return purify.sanitize(marked.parse(cleandoc(text)) as string, LIMITS)
+  } catch {
+    return null
+  }
+}
+
 export default function Markdown({ text }: { text: string }) {
-  const html = useMemo(() => purify.sanitize(marked.parse(cleandoc(text)) as string, LIMITS), [text])
-  return <div class="markdown" dangerouslySetInnerHTML={{ __html: html }} />
+  const made = useMemo(() => html(text), [text])
+  if (made === null) return <pre class="code wrap">{text}</pre>
+  return <div class="markdown" dangerouslySetInnerHTML={{ __html: made }} />
 }

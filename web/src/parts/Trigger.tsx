@@ -1,7 +1,7 @@
 /** The dialog that triggers a DAG: a form from its params, or JSON, with the configurations of recent runs. */
 import { useEffect, useMemo, useState } from 'preact/hooks'
 import { api, message, ok } from '../api/client'
-import { moment } from '../format'
+import { moment, momentOf, runName, zoneName } from '../format'
 import { nudge } from '../live/changes'
 import { useLive } from '../live/resource'
 import { href, to } from '../shell/router'
@@ -64,10 +64,10 @@ export function Trigger({ dagId, onClose, onDone, initial }: { dagId: string; on
       const run = await ok(
         api.POST('/api/v2/dags/{dag_id}/dagRuns', {
           params: { ...path, header: { 'idempotency-key': key } },
-          body: { conf, ...(id ? { dag_run_id: id } : {}), ...(date ? { logical_date: `${date}:00Z` } : {}), ...(note ? { note } : {}) },
+          body: { conf, ...(id ? { dag_run_id: id } : {}), ...(date ? { logical_date: momentOf(date) ?? date } : {}), ...(note ? { note } : {}) },
         }),
       )
-      toast(t.trigger.started(run.dag_run_id), { link: { text: t.trigger.open, href: href(to('dags', dagId, 'runs', run.dag_run_id)) } })
+      toast(t.trigger.started(runName(run.dag_run_id)), { link: { text: t.trigger.open, href: href(to('dags', dagId, 'runs', run.dag_run_id)) } })
       nudge('runs', `dag:${dagId}`)
       onClose()
       onDone?.(run.dag_run_id)
@@ -144,7 +144,7 @@ export function Trigger({ dagId, onClose, onDone, initial }: { dagId: string; on
           {more && (
             <>
               <Field label={t.trigger.id} hint={t.trigger.idHint}><input class="input" maxLength={250} value={id} onInput={(event) => setId(event.currentTarget.value)} /></Field>
-              <Field label={`${t.trigger.date} (UTC)`} hint={t.trigger.dateHint}><input class="input" type="datetime-local" value={date} onInput={(event) => setDate(event.currentTarget.value)} /></Field>
+              <Field label={`${t.trigger.date} (${zoneName()})`} hint={t.trigger.dateHint}><input class="input" type="datetime-local" value={date} onInput={(event) => setDate(event.currentTarget.value)} /></Field>
               <Field label={t.trigger.note}><input class="input" maxLength={1000} value={note} onInput={(event) => setNote(event.currentTarget.value)} /></Field>
             </>
           )}

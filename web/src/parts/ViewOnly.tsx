@@ -1,4 +1,4 @@
-/** Where the buttons of an operator are: that this account has none of them, and which right they need. */
+/** Where the buttons of more rights are: that this account has none of them, and which right they need. By default those of a DAG. */
 import { t } from '../strings'
 
-export const ViewOnly = () => <span class="tag" title={t.rights.lookText}>{t.rights.look}<span class="visually-hidden">. {t.rights.lookText}</span></span>
+export const ViewOnly = ({ text = t.rights.lookText }: { text?: string }) => <span class="tag" title={text}>{t.rights.look}<span class="visually-hidden">. {text}</span></span>

@@ -19,7 +19,7 @@ import { Login } from './Login'
 import { PLACES, type Place } from './places'
 import { remember } from './recents'
 import { follow, go, href, match, path, query, setQuery } from './router'
-import { account, load, logOut, mayVisit, rights } from './session'
+import { account, load, logOut, may, mayVisit, rights } from './session'
 import { theme, type Theme } from './theme'
 import { ZonePicker, zoning } from './ZonePicker'
 
@@ -190,7 +190,7 @@ function Routed() {
   }, [path.value])
   if (!found || !loader) return <Empty title={t.notFound}><p>{t.notFoundText}</p></Empty>
   const place = PLACES.flatMap((group) => group.links).find((one) => one.path !== '/' && within(path.value, one.path))
-  if (place && !mayVisit(place)) return <Refused place={place} />
+  if (place && !mayVisit(place) && !(found.params['bundle'] && may('viewer', [`bundle:${found.params['bundle']}`]))) return <Refused place={place} />
   // The signal is read so that the frame is drawn again when the page is loaded.
   const View = page.value?.loader === loader ? page.value.view : loaded.get(loader)
   if (View) return <View params={found.params} />

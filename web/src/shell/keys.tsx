@@ -48,7 +48,7 @@ export function KeysHelp() {
   const rows: [string[], string][] = [
     [['Ctrl', 'K'], k.jump], [['/'], k.search], [['j'], k.next], [['k'], k.before], [['Enter'], k.open], [['x'], k.select], [['T'], k.theme], [['?'], k.help], [['Esc'], k.close],
     ...Object.entries(PLACES).map(([key, path]): [string[], string] => [['g', key], `${k.go}: ${names[path.slice(1) || 'home']}`]),
-    [['←', '↑', '↓', '→'], k.grid], [['←', '→'], k.panel], [['Esc'], k.panelClose], [['n'], k.logNext], [['N'], k.logBefore], [['e'], k.logError], [['w'], k.logWrap],
+    [['←', '↑', '↓', '→'], k.grid], [['←', '→'], k.panel], [['Esc'], k.panelClose], [['n'], k.logNext], [['N'], k.logBefore], [['e'], k.logError], [['w'], k.logWrap], [['Home'], k.logStart], [['End'], k.logEnd],
   ]
   return (
     <Dialog title={k.title} onClose={() => (helping.value = false)}>

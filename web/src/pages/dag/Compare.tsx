@@ -3,7 +3,7 @@ import { useState } from 'preact/hooks'
 import { api, ok } from '../../api/client'
 import type { components } from '../../api/schema'
 import type { DagRun } from '../../api/types'
-import { duration, elapsed, moment } from '../../format'
+import { duration, elapsed, moment, runName } from '../../format'
 import { useLive } from '../../live/resource'
 import { Check, Empty, Note, Skeleton } from '../../parts/basic'
 import { List, type Column } from '../../parts/List'
@@ -31,7 +31,7 @@ export default function Compare({ dagId, runId }: { dagId: string; runId: string
           <option value="">{c.lastSuccess}</option>
           {data.others.map((one) => <option key={one.dag_run_id} value={one.dag_run_id}>{moment(one.run_after, false)}, {t.run.types[one.run_type] ?? one.run_type}, {label(one.state)}</option>)}
         </select>
-        {data.other && <a class="link mono small" href={href(to('dags', dagId, 'runs', data.other.dag_run_id))}>{data.other.dag_run_id}</a>}
+        {data.other && <a class="link" href={href(to('dags', dagId, 'runs', data.other.dag_run_id))} title={data.other.dag_run_id}>{runName(data.other.dag_run_id)}</a>}
       </div>
       {data.other ? <Differences data={data} other={data.other} /> : <div class="card"><Empty title={c.none}><p>{c.noneText}</p></Empty></div>}
     </div>

@@ -147,7 +147,7 @@ function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: st
       void live.refresh()
     })
   const remove = async () => {
-    if (!(await confirm(`${t.run.delete}: ${runId}`, t.run.deleteText, t.remove))) return
+    if (!(await confirm(`${t.run.delete}: ${runName(runId)}`, t.run.deleteText, t.remove))) return
     if (await attempt(() => ok(api.DELETE('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}', params)))) go(to('dags', dagId))
   }
   return (
@@ -185,7 +185,7 @@ function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: st
       {tab === 'tasks' && <TasksTab dagId={dagId} runId={runId} operator={operator} />}
       {tab === 'compare' && <Lazy load={() => import('./Compare')} props={{ dagId, runId }} />}
       {tab === 'callbacks' && <Callbacks of={`${dagId} ${runId}`} topic={`dag:${dagId}`} read={() => api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/callbackLog', { params: { path: params.params.path, query: { limit: 5000 } } })} />}
-      {tab === 'details' && <RunDetails run={run} why={why.data.value ?? null} onSaved={() => void live.refresh()} />}
+      {tab === 'details' && <RunDetails run={run} why={why.data.value ?? null} operator={operator} onSaved={() => void live.refresh()} />}
       {clearing && <ClearRun dagId={dagId} runId={runId} onlyFailed={clearing.onlyFailed} onClose={() => setClearing(null)} onDone={() => void live.refresh()} />}
     </>
   )

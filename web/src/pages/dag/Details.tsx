@@ -5,6 +5,7 @@ import type { components } from '../../api/schema'
 import type { DagDetails, DagRun } from '../../api/types'
 import { duration, moment } from '../../format'
 import { Button, Copy, Time, Took } from '../../parts/basic'
+import { CountLink } from '../../parts/CountLink'
 import { attempt } from '../../parts/overlay'
 import { History } from '../../parts/History'
 import { State } from '../../parts/State'
@@ -23,7 +24,7 @@ export function DetailsTab({ dag }: { dag: DagDetails }) {
           return value !== null && value !== undefined && value !== '' && (
             <>
               <dt key={name} class="mono">{name}</dt>
-              <dd key={`${name}-v`}>{/_date$|_time$/.test(name) ? moment(String(value)) : name === 'last_parse_duration' ? duration(Number(value)) : String(value)}</dd>
+              <dd key={`${name}-v`}>{/_date$|_time$/.test(name) ? moment(String(value)) : name === 'last_parse_duration' ? duration(Number(value)) : name === 'active_runs_count' ? <CountLink value={Number(value)} link={href(`${to('dags', dag.dag_id, 'runs')}?state=running`)} label={t.dag.runningRuns(Number(value))} /> : String(value)}</dd>
             </>
           )
         })}
@@ -34,7 +35,7 @@ export function DetailsTab({ dag }: { dag: DagDetails }) {
   )
 }
 
-export function RunDetails({ run, why, onSaved }: { run: DagRun; why: components['schemas']['Why'] | null; onSaved: () => void }) {
+export function RunDetails({ run, why, operator, onSaved }: { run: DagRun; why: components['schemas']['Why'] | null; operator: boolean; onSaved: () => void }) {
   const [note, setNote] = useState<string | null>(null)
   const json = JSON.stringify(run.conf ?? {}, null, 2)
   const save = () =>
@@ -62,7 +63,7 @@ export function RunDetails({ run, why, onSaved }: { run: DagRun; why: components
           <dt>{t.run.note}</dt>
           <dd>
             {note === null ? (
-              <span class="row">{run.note ?? <span class="dim">{t.none}</span>}<Button kind="plain" icon="edit" label={t.edit} onClick={() => setNote(run.note ?? '')} /></span>
+              <span class="row">{run.note ?? <span class="dim">{t.none}</span>}{operator && <Button kind="plain" icon="edit" label={t.edit} onClick={() => setNote(run.note ?? '')} />}</span>
             ) : (
               <span class="row wrap"><input class="input grow" maxLength={1000} aria-label={t.run.note} value={note} onInput={(event) => setNote(event.currentTarget.value)} /><Button onClick={() => void save()}>{t.save}</Button><Button kind="plain" onClick={() => setNote(null)}>{t.cancel}</Button></span>
             )}

@@ -1,4 +1,7 @@
 /** Days with their runs by state. Pure. */
+import type { components } from '../../api/schema'
+
+type Schema = components['schemas']
 export interface DayOf {
   day: string
   counts: Record<string, number>
@@ -6,13 +9,9 @@ export interface DayOf {
 }
 
 /** The weeks that end with that of `until`, each with seven days from Monday; the outer ones have all days too. */
-export function weeks(runs: readonly { at: string; state: string }[], dayOf: (at: string) => string, until: string, count: number): DayOf[][] {
+export function weeks(days: readonly Schema['DayOfRuns'][], until: string, count: number): DayOf[][] {
   const found = new Map<string, Record<string, number>>()
-  for (const run of runs) {
-    const counts = found.get(dayOf(run.at)) ?? {}
-    counts[run.state] = (counts[run.state] ?? 0) + 1
-    found.set(dayOf(run.at), counts)
-  }
+  for (const one of days) found.set(one.day, { ...found.get(one.day), [one.state]: one.count })
   const end = new Date(`${until}T00:00:00Z`)
   const monday = end.getTime() - ((end.getUTCDay() + 6) % 7) * 86_400_000
   return Array.from({ length: count }, (_, week) =>
@@ -31,12 +30,11 @@ export interface HourOf {
 }
 
 /** How many runs each hour of the day had, and how many of them failed. */
-export function byHour(runs: readonly { at: string; state: string }[], hourOf: (at: string) => number): HourOf[] {
+export function byHour(hours: readonly Schema['HourOfRuns'][]): HourOf[] {
   const found = Array.from({ length: 24 }, (_, hour): HourOf => ({ hour, total: 0, failed: 0 }))
-  for (const run of runs) {
-    const one = found[hourOf(run.at)]!
-    one.total++
-    if (run.state === 'failed') one.failed++
+  for (const one of hours) {
+    found[one.hour]!.total += one.count
+    if (one.state === 'failed') found[one.hour]!.failed += one.count
   }
   return found
 }

@@ -31,7 +31,7 @@ it('finds medians', () => {
 })
 
 it('fills the weeks of a calendar from Monday', () => {
-  const found = weeks([{ at: '2026-11-22', state: 'failed' }, { at: '2026-11-22', state: 'success' }, { at: '2020-01-01', state: 'success' }], (at) => at, '2026-11-22', 2)
+  const found = weeks([{ day: '2026-11-22', state: 'failed', count: 1 }, { day: '2026-11-22', state: 'success', count: 1 }, { day: '2020-01-01', state: 'success', count: 1 }], '2026-11-22', 2)
   expect(found.map((week) => [week[0]!.day, week[6]!.day])).toEqual([['2026-11-09', '2026-11-15'], ['2026-11-16', '2026-11-22']])
   expect(found[1]![6]).toEqual({ day: '2026-11-22', counts: { failed: 1, success: 1 }, total: 2 })
 })

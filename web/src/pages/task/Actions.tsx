@@ -2,7 +2,7 @@
 import { useEffect, useState } from 'preact/hooks'
 import { api, message, ok } from '../../api/client'
 import type { components } from '../../api/schema'
-import { count } from '../../format'
+import { count, runName } from '../../format'
 import { nudge } from '../../live/changes'
 import { Button, Check, Skeleton } from '../../parts/basic'
 import { Dialog, Menu, toast } from '../../parts/overlay'
@@ -63,6 +63,7 @@ function Change({ dagId, runId, taskId, mapIndex, kind, onClose, onDone }: Props
   useEffect(() => {
     let current = true
     setWrong(null)
+    setFound(null)
     send(true).then(
       (list) => current && setFound(list),
       (error: unknown) => current && (setWrong(message(error)), setFound([])),
@@ -116,7 +117,7 @@ function Change({ dagId, runId, taskId, mapIndex, kind, onClose, onDone }: Props
               <li key={`${ti.dag_run_id} ${ti.task_id} ${ti.map_index}`} class="row">
                 <Mark state={ti.state} />
                 <span class="clip">{ti.task_id}{ti.map_index >= 0 ? ` [${ti.map_index}]` : ''}</span>
-                {ti.dag_run_id !== runId && <span class="dim small clip mono">{ti.dag_run_id}</span>}
+                {ti.dag_run_id !== runId && <span class="dim small clip" title={ti.dag_run_id}>{runName(ti.dag_run_id)}</span>}
               </li>
             ))}
             {found.length > 200 && <li class="dim">{t.task.andMore(found.length - 200)}</li>}
