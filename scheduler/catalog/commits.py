@@ -1,5 +1,7 @@
 """What a commit of a client makes of the metadata of a table, checked as Iceberg's own catalogs do."""
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +22,15 @@ from scheduler.catalog.files import Warehouse
 #: The only updates of a commit that appends rows.
 APPENDING = (updates.AddSnapshotUpdate, updates.SetSnapshotRefUpdate)
 MAIN = "main"
+
+
+def mark(caller: str, request: Mapping[str, Any]) -> str:
+    """The first half of the UUID in the name of each metadata file of a request; a repeated request has the same one.
+
+    So the names tell whether a request was stored whose answer was lost, whatever it contains.
+    """
+    digest = hashlib.sha256(json.dumps([caller, request], sort_keys=True).encode()).hexdigest()
+    return f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}"
 
 
 def created(warehouse: Warehouse, namespace: str, request: Mapping[str, Any]) -> tuple[TableMetadata, bool]:
@@ -53,13 +64,8 @@ def parsed(request: Mapping[str, Any], namespace: str, name: str) -> CommitTable
     return CommitTableRequest.model_validate({**request, "identifier": {"namespace": namespace.split("."), "name": name}})
 
 
-def applied(warehouse: Warehouse, namespace: str, commit: CommitTableRequest, base: files.Metadata | None) -> TableMetadata | None:
-    """The metadata after a commit on `base`. None if `base` has it already: its answer was lost, and the client repeats it.
-
-    CommitFailedError if the table is not what the client requires.
-    """
-    if base is not None and _is_applied(commit, base.table):
-        return None
+def applied(warehouse: Warehouse, namespace: str, commit: CommitTableRequest, base: files.Metadata | None) -> TableMetadata:
+    """The metadata after a commit on `base`. CommitFailedError if the table is not what the client requires."""
     for requirement in commit.requirements:
         try:
             requirement.validate(None if base is None else base.table)
@@ -91,18 +97,6 @@ def _appends(update: Any) -> bool:
         case updates.SetSnapshotRefUpdate(ref_name=name, type=kind):
             return name == MAIN and kind == "branch"
     return False
-
-
-def _is_applied(commit: CommitTableRequest, table: TableMetadata) -> bool:
-    """Whether the snapshots of a commit are in the table, and its branches and tags stand on them.
-
-    The ID of a snapshot is random, so another commit does not have it.
-    """
-    added = [one.snapshot.snapshot_id for one in commit.updates if isinstance(one, updates.AddSnapshotUpdate)]
-    refs = [one for one in commit.updates if isinstance(one, updates.SetSnapshotRefUpdate)]
-    return bool(added) and all(table.snapshot_by_id(one) is not None for one in added) and all(
-        (found := table.refs.get(one.ref_name)) is not None and found.snapshot_id == one.snapshot_id for one in refs
-    )  # fmt: skip
 
 
 def _check_places(

@@ -95,6 +95,12 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         return response(error.status_code, "UnsupportedOperationException", "This catalog has no such route or method.")
 
+    def storage(_: Request, error: Exception) -> JSONResponse:
+        log.warning("the storage of the tables does not answer: %s", error)
+        return response(
+            503, "ServiceUnavailableException", f"The storage of the tables does not answer: {error}. Nothing was stored."
+        )
+
     def away(_: Request, error: Exception) -> JSONResponse:
         log.warning("PostgreSQL does not answer: %s", error)
         return response(500, "CommitStateUnknownException", "PostgreSQL does not answer: whether this was stored is unknown.")
@@ -108,6 +114,7 @@ def install(app: FastAPI) -> None:
     for kind in (RequestValidationError, ValidationError):
         app.add_exception_handler(kind, invalid)
     app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(OSError, storage)
     app.add_exception_handler(DBAPIError, away)
     app.add_exception_handler(PoolTimeoutError, away)
     app.add_exception_handler(Exception, unexpected)

@@ -80,12 +80,12 @@ class Warehouse:
         """A metadata file that is to be registered. ForbiddenError outside of the warehouse."""
         self._check_inside(location, self.url, "metadata file")
 
-    def write(self, table: TableMetadata, previous: str | None) -> str:
-        """Write the metadata of a table to a new file, and return its location."""
+    def write(self, table: TableMetadata, previous: str | None, mark: str = "") -> str:
+        """Write the metadata of a table to a new file, whose name has the mark of its request, and return its location."""
         known = VERSION.search(previous or "")
         version = int(known[1]) + 1 if known else 0
         folder = table.properties.get("write.metadata.path", f"{table.location}/metadata").rstrip("/")
-        location = f"{folder}/{version:05d}-{uuid.uuid4()}.metadata.json"
+        location = f"{folder}/{version:05d}-{mark}{str(uuid.uuid4())[len(mark) :]}.metadata.json"
         with self.io.new_output(location).create() as stream:
             stream.write(table.model_dump_json(exclude_none=True).encode())
         return location

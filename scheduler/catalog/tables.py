@@ -4,6 +4,7 @@ A try reads as of the publication at its start, with what it has written itself.
 report of its success publishes. A person reads what is current, and a commit of a person is a publication of its own.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from pyiceberg.table.metadata import TableMetadata
 from sqlalchemy import Connection, Engine
 from tenacity import stop_after_delay
 
+from paceline.exceptions import StaleTryError
 from scheduler.catalog import commits, files, rights
 from scheduler.catalog.errors import (
     CatalogError,
@@ -30,6 +32,7 @@ from scheduler.store.db import database
 from scheduler.store.tables import namespaces, pointers, publish, tries
 from scheduler.store.tables.pointers import Change, Pinned, Pointer
 
+log = logging.getLogger("paceline.tables")
 T = TypeVar("T")
 #: Seconds for which a request waits for PostgreSQL, and between two attempts.
 PATIENCE_S, PAUSE_S = 30.0, 0.2
@@ -126,18 +129,27 @@ class Tables:
         self.properties(caller, namespace, writes=True)
         table, staged = commits.created(self.warehouse, namespace, request)
         name = str(request["name"])
-        pointer = self._pointer(caller, namespace, name)
+        pointer, mark = self._pointer(caller, namespace, name), commits.mark(caller.name, request)
         if pointer.location is not None:
-            raise ExistsError(f"There is a table {namespace}.{name} already.")
+            if not self._has_made(caller, namespace, name, mark):
+                raise ExistsError(f"There is a table {namespace}.{name} already.")
+            found = self._read(pointer.location)
+            return found.table, found.location
         if staged:
             return table, None
-        location = self.warehouse.write(table, None)
-        change = Change(namespace=namespace, name=name, expected=None, location=location, facts=files.facts(table, None))
-        self._store(caller, [change], taken=ExistsError)
+        location = self.warehouse.write(table, None, mark)
+        change = Change(namespace=namespace, name=name, expected=None, location=location, facts=files.facts(table, None), mark=mark)
+        if not self._store(caller, [change], taken=ExistsError):
+            found = self._found(caller, namespace, name)
+            return found.table, found.location
         return table, location
 
     def commit(self, caller: Caller, requests: Mapping[tuple[str, str], Mapping[str, Any]]) -> dict[tuple[str, str], Metadata]:
-        """Apply the commits to these tables, all or none."""
+        """Apply the commits to these tables, all or none.
+
+        A commit that does not fit the table any more, because it is in the table already, is answered as its first one was.
+        """
+        fault_points.point("tables.asked")
         answers: dict[tuple[str, str], Metadata] = {}
         changes = []
         for namespace in sorted({namespace for namespace, _ in requests}):
@@ -147,21 +159,25 @@ class Tables:
             commit = commits.parsed(request, namespace, name)
             pointer = self._pointer(caller, namespace, name)
             base = None if pointer.location is None else self._read(pointer.location)
-            table = commits.applied(self.warehouse, namespace, commit, base)
-            if table is None:
-                assert base is not None, "a commit that was applied has a table"
+            mark = commits.mark(caller.name, request)
+            try:
+                table = commits.applied(self.warehouse, namespace, commit, base)
+            except CatalogError:
+                if base is None or not self._has_made(caller, namespace, name, mark):
+                    raise
                 answers[namespace, name] = base
                 continue
-            location = self.warehouse.write(table, pointer.location)
+            location = self.warehouse.write(table, pointer.location, mark)
             answers[namespace, name] = self.warehouse.metadata(location)
             changes.append(Change(
                 namespace=namespace, name=name, expected=pointer.location, location=location,
                 updates=None if base is None else list(request.get("updates") or ()),
-                facts=files.facts(table, None if base is None else base.table),
+                facts=files.facts(table, None if base is None else base.table), mark=mark,
             ))  # fmt: skip
         if changes:
             fault_points.point("tables.written")
-            self._store(caller, changes)
+            if not self._store(caller, changes):
+                return {key: self._found(caller, *key) for key in requests}
         return answers
 
     def drop(self, caller: Caller, namespace: str, name: str) -> None:
@@ -240,16 +256,35 @@ class Tables:
         if not may:
             raise ForbiddenError(f"{caller.name} may not {'write to' if writes else 'read'} the namespace {namespace}.")
 
-    def _store(self, caller: Caller, changes: list[Change], *, taken: type[CatalogError] = CommitFailedError) -> None:
-        """Store the new pointers. If another one was faster, nothing is stored, and the new files are deleted."""
-        refused: str | None = self._transact(_store, self.catalog, caller, changes)
+    def _has_made(self, caller: Caller, namespace: str, name: str, mark: str) -> bool:
+        found: bool = self._transact(pointers.has_made, self.catalog, caller.attempt, namespace, name, mark=mark)
+        return found
+
+    def _store(self, caller: Caller, changes: list[Change], *, taken: type[CatalogError] = CommitFailedError) -> bool:
+        """Store the new pointers. False if the same request was faster: a client that got no answer has repeated it.
+
+        If another one was faster, or the try has ended, nothing is stored, and the new files are deleted.
+        """
+        try:
+            refused: str | None = self._transact(_store, self.catalog, caller, changes)
+        except StaleTryError:
+            self._delete_new(changes)
+            raise
         if refused is None:
             fault_points.point("tables.stored")
-            return
+            return True
+        self._delete_new(changes)
+        if all(one.mark and self._has_made(caller, one.namespace, one.name, one.mark) for one in changes):
+            return False
+        raise taken(refused)
+
+    def _delete_new(self, changes: Sequence[Change]) -> None:
         for change in changes:
             if change.is_new and change.location is not None:
-                self.warehouse.delete(change.location)
-        raise taken(refused)
+                try:
+                    self.warehouse.delete(change.location)
+                except OSError as error:
+                    log.warning("the metadata file %s, which was not stored, could not be deleted: %s", change.location, error)
 
 
 def _store(connection: Connection, catalog: str, caller: Caller, changes: list[Change]) -> str | None:

@@ -1,9 +1,12 @@
-"""`paceline tables`: lists Iceberg tables with their history, rolls one back, and deletes what dead tries left."""
+"""`paceline tables`: shows Iceberg tables and their history, rolls one back, and deletes what nothing needs any more."""
+
+from datetime import timedelta
 
 import click
 
 from paceline.exceptions import UsageError
 from scheduler.cli import lazy, options, output
+from scheduler.settings import Settings
 
 COLUMNS = [
     "table",
@@ -22,7 +25,7 @@ limit = click.option("--limit", type=click.IntRange(1, 10_000), default=100, sho
 
 @click.group(cls=lazy.NounGroup)
 def tables() -> None:
-    """List Iceberg tables, show their history, and roll them back."""
+    """List Iceberg tables, show them and their history, roll them back, and delete old snapshots."""
 
 
 @tables.command("list")
@@ -35,6 +38,19 @@ def list_(namespace: str | None, *, limit: int) -> None:
 
     catalog = options.settings().tables.catalog
     output.listing(options.transact(history.tables, catalog, namespace, limit), COLUMNS, empty="No tables.")
+
+
+@tables.command()
+@table
+@options.as_json
+def show(table: str) -> None:
+    """Show a table as it is now: its columns, partitions, snapshots and properties."""
+    from scheduler.catalog import describe
+
+    row = describe.describe(_settings(), options.engine(), *_parts(table))
+    columns = "\n".join(f"  {name} {kind}" for name, kind in row["columns"].items())
+    snapshots = f"{len(row['snapshots'])} snapshots"
+    output.result(row, f"{table}, {row['rows']} rows, {snapshots}, at {row['location']}\n{columns}")
 
 
 @tables.command("history")
@@ -65,16 +81,48 @@ def rollback(table: str, publication: int) -> None:
 
 
 @tables.command()
+@table
+@click.option("--older", type=click.FloatRange(min=0), help="Days. Default: retention.housekeeping_days.")
+@options.as_json
+def expire(table: str, older: float | None) -> None:
+    """Remove old snapshots of a table, and delete the files that only they needed.
+
+    A rollback to a publication from before that time is not possible any more.
+    """
+    from scheduler.catalog import expire as expiry
+    from scheduler.store.db import clock
+
+    settings = _settings()
+    days = settings.retention.housekeeping_days if older is None else older
+    before = options.transact(clock.now) - timedelta(days=days)
+    done = expiry.expire(settings, options.engine(), *_parts(table), before=before, by=options.actor().name)
+    row = {"table": table, "snapshots": done.snapshots, "files": done.files, "publication": done.publication}
+    output.result(row, f"Removed {done.snapshots} snapshots of {table}, and deleted {done.files} files.")
+
+
+@tables.command()
 @click.option("--older", type=click.FloatRange(min=0), help="Seconds since the try began. Default: tables.keep_dead_tries.")
 @click.option("--limit", type=click.IntRange(1, 1_000_000), default=1000, show_default=True, help="Maximum number of tries.")
 @options.as_json
 def gc(older: float | None, limit: int) -> None:
     """Delete the files of tries that ended without a publication."""
-    settings = options.settings()
-    if not settings.tables.warehouse:
-        raise UsageError("There are no tables: set tables.warehouse, and install paceline[tables].")
     from scheduler.catalog import gc as collection
 
+    settings = _settings()
     done = collection.collect(settings, options.engine(), older_s=older, limit=limit)
     row = {"tries": done.tries, "files": done.files, "failed": done.failed}
     output.result(row, f"Deleted {done.files} files of {done.tries} tries; {done.failed} could not be deleted.")
+
+
+def _settings() -> Settings:
+    """The settings, if there are tables. UsageError."""
+    settings = options.settings()
+    if not settings.tables.warehouse:
+        raise UsageError("There are no tables: set tables.warehouse, and install paceline[tables].")
+    return settings
+
+
+def _parts(table: str) -> tuple[str, str]:
+    from scheduler.actions import tables as actions
+
+    return actions.parts(table)

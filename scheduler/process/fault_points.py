@@ -69,11 +69,17 @@ STEPS = {
 }
 #: Steps of tries that use tables.
 TABLES = {
+    "tables.given": "after a try was given its token, before it uses the catalog",
+    "tables.asked": "after the catalog received a commit, before it reads the table",
     "tables.written": "after the catalog wrote the new metadata of a commit, before its pointer is stored",
     "tables.stored": "after the catalog stored the pointer of a commit, before the answer",
     "publish.before": "before the report of a try that was given access to tables",
     "publish.moved": "after the pointers of its tables moved, before the report in the same transaction",
     "publish.rebase": "before what a try has written is moved onto newer tables",
+    "publish.rebased": "after the moved metadata is written, before its pointer is stored",
+    "tables.collect": "after the files that a dead try left are known, before the first is deleted",
+    "tables.delete": "before a file of a dead try is deleted",
+    "tables.collected": "after the files of a dead try are deleted, before the try is forgotten",
 }
 POINTS: dict[str, str] = (
     {

@@ -15,6 +15,7 @@ from scheduler.settings import Settings
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
 from scheduler.store.runs import deleted_runs
+from scheduler.store.tables import dead_tries
 from scheduler.store.upkeep import retention
 from scheduler.store.upkeep.retention import Batch
 
@@ -30,7 +31,7 @@ class Prune(TimedService):
     """Deletes old rows. Every scheduler prunes, and skips rows that another one has locked.
 
     It remembers the position within each kind; losing it only means checking some rows again. A thread deletes the files of deleted
-    runs, because that can take long, and ends when all are deleted.
+    runs and of tries that published no tables, because that can take long, and ends when all are deleted.
     """
 
     name = "prune"
@@ -38,6 +39,8 @@ class Prune(TimedService):
     def __init__(self, engine: Engine, settings: Settings) -> None:
         super().__init__(engine, settings)
         self._after: dict[str, Any] = {}
+        #: The newest of the dead tries that the thread has met, so that one whose files cannot be deleted starts no further thread.
+        self._dead_try = 0
         #: The events of runs up to this position are already deleted.
         self._events_until: Any = retention.FIRST_RUN
         self.interval_s = settings.retention.interval
@@ -63,11 +66,24 @@ class Prune(TimedService):
             self._thread.join(STOP_S)
 
     def _delete_files(self) -> None:
-        if (self._thread is None or not self._thread.is_alive()) and transact(self._engine, deleted_runs.are_due):
+        if self._thread is not None and self._thread.is_alive():
+            return
+        if transact(self._engine, deleted_runs.are_due) or self._has_dead_try():
             self._thread = VitalThread(
                 target=delete_due, args=(self._engine, self._settings, self._stop), name="run-files", daemon=True
             )
             self._thread.start()
+
+    def _has_dead_try(self) -> bool:
+        """Whether a try has died whose files have yet to be deleted. At the start of a round, all are tried again."""
+        tables = self._settings.tables
+        if not tables.warehouse:
+            return False
+        if not any(self._after.values()):
+            self._dead_try = 0
+        found = transact(self._engine, dead_tries.dead, self._dead_try, tables.keep_dead_tries, 1)
+        self._dead_try = max(found, default=self._dead_try)
+        return bool(found)
 
     def _delete(self, kind: str, before: datetime) -> Batch:
         if kind == "events":
@@ -82,11 +98,15 @@ class Prune(TimedService):
 
 
 def delete_due(engine: Engine, settings: Settings, stop: threading.Event) -> None:
-    """Delete, run by run, the files that no other process deletes, until none are left or `stop`."""
+    """Delete, run by run and try by try, the files that nothing needs any more, until none are left or `stop`."""
     try:
         while not stop.is_set() and (run := transact(engine, deleted_runs.take)) is not None:
             clean.delete_files(engine, settings, [run])
+        if settings.tables.warehouse and not stop.is_set():
+            from scheduler.catalog import gc  # not before: it loads pyiceberg
+
+            gc.collect(settings, engine, stop=stop.is_set)
     except OperationalError as error:  # another pass continues
         log.warning("%s", database.translate(error))
     except Exception:
-        log.exception("Deleting the files of runs failed; another pass continues")
+        log.exception("Deleting the files of runs and tables failed; another pass continues")

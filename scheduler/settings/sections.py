@@ -95,7 +95,7 @@ class Retention(Section):
     event_days: Days = 90
     """Days to keep the events of a finished run if the run itself is kept longer. 0 means as long as the run."""
     housekeeping_days: Days = 30
-    """Days to keep stopped processes, delivered notices, consumed asset events, unused DAG versions and depths of queues."""
+    """Days to keep stopped processes, delivered notices, consumed asset events, queue depths, old versions of DAGs and tables."""
     audit_days: Days = 365
     """Days to keep the audit log of web processes. 0 means forever."""
     logs: bool = False
@@ -302,7 +302,7 @@ class Tables(Section):
     spark_jars: str = Field(default="", examples=["/opt/iceberg"])
     """Jars, or folders with jars, with which Spark uses tables, separated by commas. With these, nothing is fetched."""
     keep_dead_tries: Seconds = 86_400
-    """Seconds after which `paceline tables gc` deletes the files of a try that published nothing. Longer than the longest try."""
+    """Seconds after which a scheduler deletes the files of a try that published nothing. Longer than the longest try."""
 
     @property
     def warehouse_url(self) -> str:

@@ -1,21 +1,27 @@
-"""SIGKILL while a task writes three tables: readers see all of a try or nothing of it, and each run has its rows once.
+"""Faults at every point of tasks that write three tables: readers see all of a try or nothing of it, each run has its rows once.
 
-`make test-tables` kills at every point several times; without FAULT_TESTS=full each point is struck once.
+`make test-tables` strikes each point 20 times (TABLES_TIMES); without it, the points that prove the most are struck once.
 """
 
 import contextlib
-import threading
-from collections.abc import Callable, Iterator
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from chaos.mutants import Change, Mutant, write
 from fastapi import Request
-from pyiceberg.table import StaticTable
-from sqlalchemy import Engine
-from support.faulty import FULL
-from support.stacks import Stack, StackFactory
+from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.rest import RestCatalog
+from support import table_faults
+from support.faulty import FULL, faulty_stack
+from support.ledger import Ledger
+from support.stacks import StackFactory
+from support.table_faults import STEPS, Survival
 from support.tables import served, with_tables
-from support.waiting import eventually
 
 from scheduler.catalog import app
 from scheduler.catalog.tables import Caller, Tables
@@ -23,167 +29,187 @@ from scheduler.process import fault_points
 from scheduler.settings import Settings
 from scheduler.store.db import database
 
-pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.timeout(3600 if FULL else 600)]
+pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.timeout(6 * 3600 if FULL else 900)]
 
-NAMES = ("a", "b", "c")
-POINTS = (*fault_points.TABLES, "code.after", "report.before", "follow.locked", "follow.commit", "report.after")
-TIMES = 20 if FULL else 1
-DAG = """
-import os
-import pyarrow as pa
-from paceline import dag, task
-from pyiceberg.catalog import load_catalog
-
-def append(catalog, ti):
-    for name in ("a", "b", "c"):
-        catalog.load_table(f"sales.{name}").append(pa.table({"run": [ti.run_id], "attempt": pa.array([ti.try_number], pa.int64())}))
-
-@dag(schedule=None, max_active_runs=16)
-def writes():
-    @task(retries=20, retry_delay=0)
-    def write(ti=None):
-        append(ti.catalog, ti)
-    write()
-
-@dag(schedule=None)
-def mutant():
-    @task(retries=20, retry_delay=0)
-    def write(ti=None):
-        append(load_catalog("outside", type="rest", uri=os.environ["OUTSIDE"], token="person"), ti)
-    write()
-
-writes()
-mutant()
-"""
-
-
-class Reader(threading.Thread):
-    """Reads the three tables as of one moment, again and again, and notes each moment at which they differ."""
-
-    def __init__(self, engine: Engine, tables: Tables) -> None:
-        super().__init__(daemon=True)
-        self._engine, self._tables, self._ending = engine, tables, threading.Event()
-        self.mixes: list[dict[str, list[tuple[str, int]]]] = []
-        self.reads = 0
-
-    def run(self) -> None:
-        while not self._ending.is_set():
-            rows = self.read()
-            self.reads += 1
-            if len({tuple(each) for each in rows.values()}) > 1:
-                self.mixes.append(rows)
-
-    def read(self) -> dict[str, list[tuple[str, int]]]:
-        with self._engine.begin() as connection:
-            found = connection.exec_driver_sql("select table_name, metadata_location from iceberg_tables").all()
-        return {
-            name: sorted((row["run"], row["attempt"]) for row in StaticTable.from_metadata(location).scan().to_arrow().to_pylist())
-            for name, location in found
-        }
-
-    def end(self) -> None:
-        self._ending.set()
-        self.join(60)
+TIMES = int(os.environ.get("TABLES_TIMES", "20" if FULL else "1"))
+#: Where a process is killed: before, during and after the commits of a task, and its report.
+KILLS = (
+    "claim.after=kill@1", "code.before=kill@1", "tables.given=kill@1",
+    "tables.asked=kill@1", "tables.asked=kill@4", "tables.written=kill@1", "tables.written=kill@5", "tables.stored=kill@1",
+    "tables.stored=kill@6", "code.after=kill@1", "code.after=kill@2", "report.before=kill@1", "publish.before=kill@1",
+    "follow.locked=kill@1", "publish.moved=kill@1", "publish.moved=kill@2", "publish.rebase=kill@1", "publish.rebased=kill@1",
+    "publish.rebased=kill@3", "follow.commit=kill@1", "report.after=kill@1",
+)  # fmt: skip
+COLLECTION = ("tables.collect=kill@1", "tables.delete=kill@1", "tables.delete=kill@5", "tables.collected=kill@1")
+FROZEN = ("code.after=stop@1", "tables.written=stop@2", "publish.moved=stop@1", "follow.commit=stop@1")
+#: Of the short form.
+SHORT = {
+    "tables.written=kill@5", "tables.stored=kill@6", "code.after=kill@1", "publish.moved=kill@1", "publish.rebased=kill@1",
+    "follow.commit=kill@1", "report.after=kill@1",
+}  # fmt: skip
+POINTS = [point for point in KILLS if FULL or point in SHORT]
 
 
 @pytest.fixture
-def lake(settings: Settings) -> Iterator[tuple[Engine, Tables, str]]:
+def person(settings: Settings) -> Iterator[tuple[Tables, RestCatalog]]:
     """The tables, and a catalog for people outside of all tries."""
     engine = database.create(settings)
     tables = Tables(with_tables(settings), engine)
 
-    def person(request: Request) -> Caller:
+    def authenticate(request: Request) -> Caller:
         return Caller("person", may_write=True)
 
-    with served(app.create(tables, person)) as uri:
-        yield engine, tables, uri
+    with served(app.create(tables, authenticate)) as uri:
+        catalog = load_catalog("outside", type="rest", uri=uri, token="person")
+        assert isinstance(catalog, RestCatalog)
+        yield tables, catalog
     engine.dispose()
 
 
-@pytest.fixture
-def stack(stack_factory: StackFactory, settings: Settings, lake: tuple[Engine, Tables, str], tmp_path: Path) -> Stack:
-    import pyarrow as pa
-    from pyiceberg.catalog import load_catalog
-
-    catalog = load_catalog("outside", type="rest", uri=lake[2], token="person")
-    catalog.create_namespace("sales")
-    schema = pa.schema([("run", pa.string()), ("attempt", pa.int64())])
-    for name in NAMES:
-        catalog.create_table(f"sales.{name}", schema, properties={"paceline.rebase-appends": "true"})
-    (tmp_path / "faults").mkdir()
-    (tmp_path / "plan").write_text("")
-    env = {
-        "PACELINE_TABLES_WAREHOUSE": str(settings.home / "lake"), "OUTSIDE": lake[2],
-        "PACELINE_FAULTS": f"@{tmp_path / 'plan'}", "PACELINE_FAULTS_FOLDER": str(tmp_path / "faults"),
-    }  # fmt: skip
-    stack = stack_factory(dags={"lake.py": DAG}, schedulers=1, workers=[("default", 4)], env=env)
-    for dag_id in ("writes", "mutant"):
-        eventually(lambda dag_id=dag_id: stack.cli("dags", "unpause", dag_id).returncode == 0)
-    return stack
+@contextlib.contextmanager
+def survival(
+    factory: StackFactory, ledger: Ledger, person: tuple[Tables, RestCatalog], folder: Path, packages: Path | None = None
+) -> Iterator[Survival]:
+    """A stack of two workers, with other packages than those installed if they are given."""
+    tables, catalog = person
+    files = table_faults.prepared(folder / "tasks")
+    env = {"PACELINE_TABLES_WAREHOUSE": tables.warehouse.url, **({"PYTHONPATH": str(packages)} if packages else {})}
+    workers = [("default", 2), ("default", 2)]
+    with faulty_stack(factory, ledger, folder / "faults", files=files, env=env, schedulers=1, workers=workers, waiters=0) as faulty:
+        faulty.stack.settings = with_tables(faulty.stack.settings)
+        yield Survival(faulty, tables, catalog, folder / "tasks")
 
 
-@pytest.fixture
-def strike(tmp_path: Path) -> Callable[[str], None]:
-    """Kill the next processes that reach a point."""
-
-    def inject(point: str) -> None:
-        for count in (tmp_path / "faults").glob("*.count"):
-            count.unlink()
-        (tmp_path / "plan").write_text(f"{point}=kill@1" if point else "")
-
-    return inject
-
-
-def run(stack: Stack, engine: Engine, dag_id: str, run_ids: list[str]) -> None:
-    """Trigger these runs, and wait until all have succeeded."""
-    for run_id in run_ids:
-        assert stack.cli("dags", "trigger", dag_id, "--run-id", run_id).returncode == 0
-
-    def ended() -> bool:
-        with engine.begin() as connection:
-            states = connection.exec_driver_sql("select state from dag_run where run_id = any(%s)", (run_ids,)).scalars().all()
-        assert "failed" not in states, stack.logs()
-        return [*states] == ["success"] * len(run_ids)
-
-    eventually(ended, timeout=240)
-
-
-def struck(tmp_path: Path) -> set[str]:
-    with contextlib.suppress(FileNotFoundError):
-        return {line.split()[2] for line in (tmp_path / "faults" / "struck").read_text().splitlines()}
-    return set()
+def strike(one: Survival, point: str, times: int, *, must_strike: bool = True) -> None:
+    """Kill a process at a point, while two runs write the same tables."""
+    began = time.monotonic()
+    with one.judged(point) as round_:
+        for _ in range(times):
+            if point in STEPS:
+                (one.folder / "step").write_text(point)
+            else:
+                one.faulty.inject(point)
+            round_.start()
+            round_.settle()
+            one.kills[point] += (one.folder / "struck").exists() if point in STEPS else len(one.faulty.struck())
+            (one.folder / "struck").unlink(missing_ok=True)
+    one.collect()
+    one.orphans[point] = len(one.unneeded(round_.namespace))
+    print(f"{point}: {one.kills[point]} times, {one.orphans[point]} files stay, {table_faults.took(began)}", file=sys.stderr)
+    if must_strike and not one.kills[point]:
+        one.found.append(f"{point} was not reached")
 
 
 def test_each_kill_leaves_all_tables_old_or_all_new_and_each_row_once(
-    stack: Stack, lake: tuple[Engine, Tables, str], strike: Callable[[str], None], tmp_path: Path
+    stack_factory: StackFactory, ledger: Ledger, person: tuple[Tables, RestCatalog], tmp_path: Path
 ) -> None:
-    engine, tables, _ = lake
-    reader = Reader(engine, tables)
-    reader.start()
-    ledger: list[str] = []
-    for point in POINTS:
-        for time in range(TIMES):
-            strike(point)
-            # Two at once, so that one of them has to move its appends.
-            run_ids = [f"{point}-{time}-{each}" for each in range(2)]
-            run(stack, engine, "writes", run_ids)
-            ledger += run_ids
-    reader.end()
-    assert reader.mixes == []
-    assert reader.reads > len(ledger)
-    for name, rows in reader.read().items():
-        assert [run_id for run_id, _ in rows] == sorted(ledger), name
-    assert set(POINTS) - {"publish.rebase"} <= struck(tmp_path)
+    with survival(stack_factory, ledger, person, tmp_path) as one:
+        for point in (*POINTS, *(STEPS if FULL else ("after b",))):
+            strike(one, point, TIMES)
+        (one.folder / "fails").touch()
+        strike(one, "report.after=kill@2", TIMES, must_strike=False)
+    print(json.dumps(table_faults.counted(one)), file=sys.stderr)
+    assert one.found == []
 
 
-def test_the_reader_sees_a_mix_of_what_is_written_outside_of_a_try(
-    stack: Stack, lake: tuple[Engine, Tables, str], strike: Callable[[str], None]
+def test_a_worker_that_is_stopped_and_comes_back_changes_nothing(
+    stack_factory: StackFactory, ledger: Ledger, person: tuple[Tables, RestCatalog], tmp_path: Path
 ) -> None:
-    engine, tables, _ = lake
-    reader = Reader(engine, tables)
-    reader.start()
-    strike("code.after")
-    run(stack, engine, "mutant", ["one", "two"])
-    reader.end()
-    assert reader.mixes
-    assert any(len(rows) > 2 for rows in reader.read().values()), "a repeated try has doubled its rows"
+    with survival(stack_factory, ledger, person, tmp_path) as one:
+        for point in FROZEN if FULL else FROZEN[:2]:
+            for _ in range(TIMES):
+                with one.judged(point) as round_:
+                    one.faulty.inject(point)
+                    round_.start()
+                    round_.freeze()
+                    # What it does late is done before the tables are judged.
+                    round_.start()
+                    round_.settle()
+                one.kills[point] += 1
+    print(json.dumps(table_faults.counted(one)), file=sys.stderr)
+    assert one.found == []
+
+
+def test_a_collection_that_is_killed_continues_with_the_next_one(
+    stack_factory: StackFactory, ledger: Ledger, person: tuple[Tables, RestCatalog], tmp_path: Path
+) -> None:
+    with survival(stack_factory, ledger, person, tmp_path) as one:
+        (one.folder / "fails").touch()
+        for point in COLLECTION:
+            for _ in range(TIMES):
+                with one.judged(point) as round_:
+                    round_.start()
+                    round_.settle()
+                one.faulty.inject(point)
+                assert one.faulty.stack.cli("tables", "gc", "--older", "0").returncode == -9
+                one.faulty.inject("")
+                one.kills[point] += 1
+                assert one.faulty.stack.cli("tables", "gc", "--older", "0").returncode == 0
+                one.orphans[point] = len(one.unneeded(round_.namespace))
+    print(json.dumps(table_faults.counted(one)), file=sys.stderr)
+    assert one.found == []
+    assert not any(one.orphans.values()), one.orphans
+
+
+PUBLISH, FOLLOW, TRIES = "scheduler/store/tables/publish.py", "workers/task/follow.py", "scheduler/store/tables/tries.py"
+TOGETHER = """            if ending.tables is not None:
+                table_tries.publish(self._hot, claim, ending.tables)
+                fault_points.point("publish.moved")
+"""
+#: Defects of the product, with the fault under which a round must detect them.
+MUTANTS = {
+    "bases are not compared": (
+        [Change(PUBLISH, "     where i.metadata_location is distinct from c.base_location\n", "     where false\n")], "",
+    ),
+    "published in a transaction of its own": (
+        [Change(FOLLOW, TOGETHER, ""),
+         Change(FOLLOW, '            fault_points.point("publish.before")\n',
+                '            fault_points.point("publish.before")\n'
+                "            with self._hot.locked(claim, plan, waiting):\n"
+                "                table_tries.publish(self._hot, claim, ending.tables)\n"
+                '            fault_points.point("publish.moved")\n')],
+        "publish.moved=kill@1",
+    ),
+    "the next try keeps what the dead one wrote": (
+        [Change("scheduler/store/worker/table_tries.py", "    token = tries.new_token()\n",
+                "    token = tries.new_token()\n    take_over(ask, claim)\n")],
+        "code.after=kill@1",
+    ),
+    "the token of a dead try is accepted": (
+        [Change(TRIES, " and i.dispatch_id = t.dispatch_id and i.state = 'running'\n", "\n")],
+        "code.after=kill@1",
+    ),
+    "a failure publishes": (
+        [Change(FOLLOW, "bool(self.settings.tables.warehouse) and ending.state is TaskState.SUCCESS",
+                "bool(self.settings.tables.warehouse)")],
+        "fails",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.skipif(not FULL, reason="one stack each: make test-tables")
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_defect_of_the_product_is_detected(
+    name: str, stack_factory: StackFactory, ledger: Ledger, person: tuple[Tables, RestCatalog], tmp_path: Path
+) -> None:
+    changes, fault = MUTANTS[name]
+    packages = write(Mutant(name.replace(" ", "_"), "", changes), tmp_path / "packages")
+    with survival(stack_factory, ledger, person, tmp_path, packages) as one:
+        if fault == "fails":
+            (one.folder / "fails").touch()
+        strike(one, fault if "=" in fault else "report.after=delay:0", 3, must_strike=False)
+    print(name, one.found, file=sys.stderr)
+    assert one.found
+
+
+def test_each_defect_is_one_of_the_present_product() -> None:
+    from chaos.mutants import ROOT, changed
+
+    for name, (changes, _) in MUTANTS.items():
+        for change in changes:
+            changed(Mutant(name, "", changes), change, (ROOT / change.file).read_text())
+
+
+def test_every_point_of_tables_is_struck() -> None:
+    struck = {point.partition("=")[0] for point in (*KILLS, *COLLECTION)}
+    assert set(fault_points.TABLES) <= struck

@@ -229,6 +229,10 @@ RULES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     ),
     (r"No space left on device", "The disk is full: free space in spark.local.dir and where the task writes."),
     (
+        r"NoSuchTableException: Invalid table identifier: (\w+)(?=[\s.]*$)",
+        "The table {0} has no namespace: write one, such as sales.{0}, after `create namespace if not exists sales`.",
+    ),
+    (
         r"DATA_SOURCE_NOT_FOUND\][^\n]*data source: ([^\s,]+?)\.? ",
         "Spark has no data source {0}: name its package in spark.jars.packages, or correct the format.",
     ),

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from paceline import secrets_masker
 from paceline.exceptions import PacelineError
 from scheduler.catalog.access import Access
+from scheduler.process import fault_points
 from scheduler.settings import Settings
 from scheduler.store.worker import table_tries
 from scheduler.store.worker.claims import Claim
@@ -39,6 +40,7 @@ def of(settings: Settings, claim: Claim, ask: Ask) -> Access:
     if claim.dispatch_id not in _given:
         token = table_tries.give_token(ask, claim)
         secrets_masker.mask_secret(token)
+        fault_points.point("tables.given")
         _given.clear()
         _given[claim.dispatch_id] = Access(
             _uri, token, settings.tables.warehouse_url, settings.tables.catalog, settings.tables.storage

@@ -41,4 +41,5 @@ def move(settings: Settings, connection: WorkerConnection, claim: Claim, error: 
             done = rebase.rebase(warehouse, table.base_location, table.current, table.updates)
         except rebase.NotRebasedError as reason:
             raise TablesChangedError(error.moved, str(reason)) from None
+        fault_points.point("publish.rebased")
         table_tries.move(connection, claim, table, done.location, done.facts)

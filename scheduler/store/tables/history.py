@@ -1,5 +1,6 @@
 """What the tables were, for people: lists, the history of a table, and where it was at a publication."""
 
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection
@@ -12,6 +13,16 @@ _COLUMNS = """
     v.metadata_location is null as is_dropped, v.facts->>'operation' as operation, (v.facts->>'snapshot_id')::bigint as snapshot_id,
     (v.facts->>'added_records')::bigint as added_rows, (v.facts->>'deleted_records')::bigint as deleted_rows,
     (v.facts->>'total_records')::bigint as total_rows, v.metadata_location
+"""
+#: A version `x` that neither a rollback to a time after %(before)s nor a try needs: a newer one has replaced it by then, also for
+#: each try that has yet to be forgotten. The drop of a table goes when all versions before it are gone.
+FREE = """
+    exists (select from table_version n
+             where n.catalog = x.catalog and n.namespace = x.namespace and n.name = x.name and n.publication > x.publication
+               and n.published_at < %(before)s and not exists (select from table_try t where t.publication < n.publication))
+    or x.metadata_location is null and not exists (
+       select from table_version o
+        where o.catalog = x.catalog and o.namespace = x.namespace and o.name = x.name and o.publication <> x.publication)
 """
 LIST = f"""
 select i.table_namespace || '.' || i.table_name as "table", {_COLUMNS}
@@ -38,6 +49,30 @@ def history(connection: Connection, catalog: str, namespace: str, name: str, lim
     """The publications of a table, newest first."""
     return rows.dicts(
         connection.exec_driver_sql(HISTORY, {"catalog": catalog, "namespace": namespace, "name": name, "limit": limit})
+    )
+
+
+def locations(connection: Connection, catalog: str, namespace: str, name: str) -> list[str]:
+    """The metadata files to which a rollback of a table may go, oldest first."""
+    found = connection.exec_driver_sql(
+        """
+        select metadata_location from table_version
+         where catalog = %s and namespace = %s and name = %s and metadata_location is not null order by publication
+        """,
+        (catalog, namespace, name),
+    )
+    return list(dict.fromkeys(found.scalars()))
+
+
+def prune(connection: Connection, catalog: str, namespace: str, name: str, before: datetime) -> None:
+    """Delete the versions of a table from before a moment that neither a rollback to a later moment nor a try needs."""
+    connection.exec_driver_sql(
+        f"""
+        delete from table_version x
+         where x.catalog = %(catalog)s and x.namespace = %(namespace)s and x.name = %(name)s
+           and x.published_at < %(before)s and ({FREE})
+        """,
+        {"catalog": catalog, "namespace": namespace, "name": name, "before": before},
     )
 
 

@@ -51,6 +51,8 @@ class Change:
     facts: dict[str, Any] = field(default_factory=dict)
     #: Whether the metadata file was written for this change; else it was there before.
     is_new: bool = True
+    #: The mark of its request in the name of its metadata file; empty for a request that writes none.
+    mark: str = ""
 
 
 def of(connection: Connection, catalog: str, attempt: Pinned | None, namespace: str, name: str) -> Pointer:
@@ -78,6 +80,26 @@ def of(connection: Connection, catalog: str, attempt: Pinned | None, namespace: 
         ),
     )
     return found or Pointer()
+
+
+def has_made(connection: Connection, catalog: str, attempt: Pinned | None, namespace: str, name: str, *, mark: str) -> bool:
+    """Whether a request with this mark has changed the name: an earlier one was stored, and its answer was lost."""
+    found: bool = connection.exec_driver_sql(
+        """
+        select case when %(try)s::bigint is null then exists (
+                    select from table_version where catalog = %(catalog)s and namespace = %(namespace)s and name = %(name)s
+                       and position(%(mark)s in metadata_location) > 0)
+               else exists (
+                    select from table_pending p, unnest(p.written) w (place)
+                     where p.try_id = %(try)s and p.namespace = %(namespace)s and p.name = %(name)s
+                       and position(%(mark)s in w.place) > 0) end
+        """,
+        {
+            "try": None if attempt is None else attempt.id, "catalog": catalog, "namespace": namespace, "name": name,
+            "mark": f"-{mark}-",
+        },
+    ).scalar_one()  # fmt: skip
+    return found
 
 
 def names(connection: Connection, catalog: str, attempt: Pinned | None, namespace: str) -> list[str]:

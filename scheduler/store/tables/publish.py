@@ -23,7 +23,7 @@ select number from table_publication
 """
 HOLD = "select number from table_publication for update"
 _OF_TRY = """
-    select p.namespace, p.name, p.base_location, p.location, p.facts
+    select p.namespace, p.name, p.base_location, p.location, p.facts - 'leaves' as facts
       from table_pending p join table_try t on t.id = p.try_id
      where t.task_instance_id = %(ti_id)s and t.dispatch_id = %(dispatch_id)s and p.location is distinct from p.base_location
 """
@@ -63,12 +63,17 @@ moved as materialized (
 ){ended}
 select (select number from next) as publication, m.* from (values (1)) one (one) left join moved m on true
 """
-#: Also ends the try: its token, and what it has written.
+#: Also ends the try: its token, and what it has written. A try that leaves files, such as those of a table that it created and
+#: dropped, keeps its row until they are deleted; nothing of it remains to be published.
 PUBLISH_TRY = _PUBLISH.format(
     chosen=_OF_TRY,
-    ended=""", ended as (
-    delete from table_try t
+    ended=""", done as materialized (
+    select t.id, exists (select from table_pending p where p.try_id = t.id and p.facts ? 'leaves') as leaves from table_try t
      where t.task_instance_id = %(ti_id)s and t.dispatch_id = %(dispatch_id)s and not exists (select from moved)
+), ended as (
+    delete from table_try t using done where t.id = done.id and not done.leaves
+), kept as (
+    update table_pending p set base_location = p.location from done where p.try_id = done.id and done.leaves
 )""",
 )
 PUBLISH_CHANGES = _PUBLISH.format(chosen=_OF_CHANGES, ended="")

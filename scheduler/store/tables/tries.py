@@ -38,10 +38,13 @@ select p.namespace, p.name, p.base_location, p.location, p.updates, i.metadata_l
    and i.metadata_location is distinct from p.base_location and p.location is distinct from p.base_location
  order by p.namespace, p.name
 """
+#: Of a name under which a try leaves files that its publication does not need: gc deletes them after it. See publish.py.
+LEAVES = '{"leaves": true}'
 #: They stand on the newer table now.
 MOVE = fencing.guarded(
-    """
-    update table_pending p set base_location = %s, location = %s, written = p.written || %s::text, facts = %s::jsonb
+    f"""
+    update table_pending p
+       set base_location = %s, location = %s, written = p.written || %s::text, facts = %s::jsonb || '{LEAVES}'
       from table_try t
      where t.id = p.try_id and t.task_instance_id = %s and t.dispatch_id = %s and p.namespace = %s and p.name = %s
        and p.location = %s
@@ -108,7 +111,7 @@ def write(connection: Connection, attempt: Pinned, changes: list[Change]) -> Cha
         parameters = {
             "try": attempt.id, "namespace": change.namespace, "name": change.name, "expected": change.expected,
             "location": change.location, "updates": None if change.updates is None else json.dumps(change.updates),
-            "facts": json.dumps(change.facts), "written": written, "summed": SUMMED,
+            "facts": json.dumps(change.facts), "written": written, "summed": SUMMED, "leaves": LEAVES,
         }  # fmt: skip
         stored = connection.exec_driver_sql(
             """
@@ -116,12 +119,14 @@ def write(connection: Connection, attempt: Pinned, changes: list[Change]) -> Cha
             values (%(try)s, %(namespace)s, %(name)s, %(expected)s, %(location)s, %(updates)s, %(written)s, %(facts)s)
             on conflict (try_id, namespace, name) do update
                set location = excluded.location,
-                   facts = excluded.facts || (
-                       select coalesce(jsonb_object_agg(e.key, case jsonb_typeof(e.value)
-                              when 'array' then e.value || coalesce(excluded.facts->e.key, '[]')
-                              else to_jsonb(e.value::bigint + coalesce((excluded.facts->e.key)::bigint, 0)) end), '{}')
-                         from jsonb_each(p.facts) e
-                        where e.key = any(%(summed)s)),
+                   facts = case when excluded.location is null
+                       then case when cardinality(p.written) > 0 then %(leaves)s::jsonb else '{}' end
+                       else p.facts || excluded.facts || (
+                           select coalesce(jsonb_object_agg(e.key, case jsonb_typeof(e.value)
+                                  when 'array' then e.value || coalesce(excluded.facts->e.key, '[]')
+                                  else to_jsonb(e.value::bigint + coalesce((excluded.facts->e.key)::bigint, 0)) end), '{}')
+                             from jsonb_each(p.facts) e
+                            where e.key = any(%(summed)s)) end,
                    updates = p.updates || excluded.updates,
                    written = p.written || excluded.written
              where p.location is not distinct from %(expected)s

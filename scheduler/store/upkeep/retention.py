@@ -16,6 +16,7 @@ from scheduler.store.dags.schedules import MADE_BY_SCHEDULE
 from scheduler.store.db.database import patiently
 from scheduler.store.runs import deleted_runs
 from scheduler.store.runs.deleted_runs import DeletedRun
+from scheduler.store.tables import history
 
 #: Rows read in one batch, and task instances deleted with the runs of one batch, unless a single run has more.
 SCAN = 500
@@ -77,6 +78,8 @@ class Rows:
     key: str = "id"
     #: A key before the first row. Numeric keys ascend with time, so the first row that is not old ends the search.
     first: int | str = 0
+    #: The type of an array of keys, where PostgreSQL does not find it out.
+    keys: str = ""
 
 
 #: By the names that people see. Processes with running task instances are left to rescue.
@@ -139,6 +142,15 @@ KINDS: dict[str, Rows] = {
         old="true",
         free="not exists (select 1 from dag_version v where v.source = x.digest)",
         first="",
+    ),
+    # Its key has four columns.
+    "table_versions": Rows(
+        table="table_version",
+        key="ctid",
+        old="x.published_at < %(before)s",
+        free=f"({history.FREE})",
+        first="(0,0)",
+        keys="::tid[]",
     ),
     "account_keys": Rows(table="account_key", key="digest", old="x.expires_at < %(before)s", free="true", first=""),
     "login_failures": Rows(table="login_failure", key="key", old="x.last_at < %(before)s", free="true", first=""),
@@ -243,13 +255,14 @@ def delete_rows(connection: Connection, kind: str, before: datetime, after: Any 
         f"""
         with free as (
             select x.{rows.key} from {rows.table} x
-             where x.{rows.key} = any(%(keys)s) and {rows.old} and {rows.free} order by x.{rows.key} for update skip locked
+             where x.{rows.key} = any(%(keys)s{rows.keys}) and {rows.old} and {rows.free}
+             order by x.{rows.key} for update skip locked
         )
         delete from {rows.table} x using free where x.{rows.key} = free.{rows.key}
         """,
         {"before": before, "keys": [key for key, old in seen if old]},
     )
-    goes_on = len(seen) == SCAN and (seen[-1].old or rows.first == "")
+    goes_on = len(seen) == SCAN and (seen[-1].old or isinstance(rows.first, str))
     return Batch(deleted.rowcount, seen[-1].key if goes_on else None)
 
 

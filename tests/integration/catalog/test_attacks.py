@@ -1,10 +1,16 @@
 """What the catalog refuses: paths outside of a namespace, forged files, formats that it cannot write, and broken requests."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
+from pyiceberg.exceptions import RESTError, UnauthorizedError
 from support.tables import SCHEMA, Lake, rows
+
+from paceline.states import TaskState
+from scheduler.catalog.files import Warehouse
+from scheduler.store.worker.claims import Ending
 
 SCHEMA_JSON = {"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "id", "type": "long", "required": False}]}
 
@@ -86,3 +92,104 @@ def test_an_upgrade_of_the_format_is_refused_in_one_sentence(lake: Lake) -> None
         406, "Format version 3 of Iceberg is not supported: create the table with format-version 2."
     )  # fmt: skip
     assert post(lake, "namespaces/sales/tables/t", {"requirements": [], "updates": [{"action": "no-such"}]})[0] == 400
+
+
+def test_a_try_writes_with_its_own_token_only_for_itself(lake: Lake) -> None:
+    first, of_first = lake.attempt("first")
+    second, of_second = lake.attempt("second")
+    of_first.create_table("sales.of_first", SCHEMA).append(rows(1))
+    stolen = lake.catalog(str(of_second.properties["token"]))
+    stolen.create_table("sales.of_second", SCHEMA).append(rows(2))
+    report = lake.scenario.follower.report
+    assert report(first, Ending(TaskState.SUCCESS, tables="lake")).is_stored
+    assert lake.person().list_tables("sales") == [("sales", "of_first")]
+    with pytest.raises((UnauthorizedError, RESTError)):
+        of_first.load_table("sales.of_first")
+    assert report(second, Ending(TaskState.FAILED)).is_stored
+    with pytest.raises((UnauthorizedError, RESTError)):
+        stolen.create_table("sales.late", SCHEMA)
+    assert lake.person().list_tables("sales") == [("sales", "of_first")]
+
+
+def test_a_late_commit_of_an_ended_try_stores_nothing_and_leaves_no_metadata(lake: Lake) -> None:
+    """The try ends between the check of its token and the storing of the pointer."""
+    claim, catalog = lake.attempt()
+    table = catalog.create_table("sales.t", SCHEMA)
+    folder = Path(table.location().removeprefix("file://"), "metadata")
+    before = set(folder.iterdir())
+
+    class Slow(Warehouse):
+        def write(self, *arguments: Any) -> str:
+            location = super().write(*arguments)
+            assert lake.scenario.follower.report(claim, Ending(TaskState.UP_FOR_RETRY, delay_s=0)).is_stored
+            return location
+
+    lake.tables.warehouse = Slow(lake.tables.warehouse.url, {})
+    body = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"k": "v"}}]}
+    token = str(catalog.properties["token"])
+    assert post(lake, "namespaces/sales/tables/t", body, token) == (401, "NotAuthorizedException")
+    assert set(folder.iterdir()) == before
+    assert len(lake.scenario.rows("select unnest(written) from table_pending")) == 1
+
+
+def test_a_client_says_nowhere_where_the_metadata_is(lake: Lake) -> None:
+    victim = lake.person().create_table("sales.victim", SCHEMA)
+    _, catalog = lake.attempt()
+    token = str(catalog.properties["token"])
+    assert post(lake, "namespaces/sales/register", {"name": "t", "metadata-location": victim.metadata_location}, token)[0] == 403
+    forged = {"name": "t", "schema": SCHEMA_JSON, "metadata-location": victim.metadata_location}
+    assert post(lake, "namespaces/sales/tables", forged, token) == (200, "")
+    table = catalog.load_table("sales.t")
+    assert table.metadata_location != victim.metadata_location
+    assert table.metadata.table_uuid != victim.metadata.table_uuid
+    body = {"requirements": [], "updates": [], "metadata-location": victim.metadata_location}
+    assert post(lake, "namespaces/sales/tables/t", body, token) == (200, "")
+    assert catalog.load_table("sales.t").metadata.table_uuid == table.metadata.table_uuid
+
+
+@pytest.mark.parametrize("token", ["", "x" * 5000, "person", "\u00e9", "%00", "null", "' or true --"])
+def test_a_token_that_nobody_has_is_refused(lake: Lake, token: str) -> None:
+    headers = {"Authorization": f"Bearer {token}".encode()}
+    for path in ("namespaces", "namespaces/sales/tables", "config"):
+        answer = requests.get(f"{lake.uri}/v1/{path}", headers=headers, timeout=10)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (401, "NotAuthorizedException")
+
+
+def test_a_team_neither_reads_nor_writes_the_namespace_of_another(lake: Lake) -> None:
+    person = lake.person()
+    person.create_namespace("team_a")
+    table = person.create_table("team_a.t", SCHEMA)
+    table.append(rows(1))
+    lake.scenario.sql(
+        "insert into iceberg_namespace_properties (catalog_name, namespace, property_key, property_value)"
+        " values ('lake', 'team_a', 'paceline.writers', 'dag:a'), ('lake', 'team_a', 'paceline.readers', 'dag:a')"
+    )
+    _, own = lake.attempt("a")
+    assert own.load_table("team_a.t").metadata_location == table.metadata_location
+    _, catalog = lake.attempt("b")
+    mine = catalog.create_table("sales.t", SCHEMA)
+    token, other = str(catalog.properties["token"]), {"namespace": ["team_a"], "name": "t"}
+    name = {"namespace": ["sales"], "name": "t"}
+    change = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"k": "v"}}]}
+    snapshot = table.refresh().current_snapshot()
+    assert snapshot is not None
+    theirs = {
+        "requirements": [],
+        "updates": [{"action": "add-snapshot", "snapshot": snapshot.model_dump(mode="json", by_alias=True)}],
+    }
+    attempts: list[tuple[str, str, Any]] = [
+        ("GET", "namespaces/team_a", None), ("GET", "namespaces/team_a/tables", None), ("GET", "namespaces/team_a/tables/t", None),
+        ("POST", "namespaces/team_a/tables/t", change), ("DELETE", "namespaces/team_a/tables/t", None),
+        ("POST", "namespaces/team_a/tables", {"name": "u", "schema": SCHEMA_JSON}), ("DELETE", "namespaces/team_a", None),
+        ("POST", "namespaces/team_a/properties", {"removals": ["paceline.writers"]}),
+        ("POST", "namespaces", {"namespace": ["team_a", "below"]}),
+        ("POST", "tables/rename", {"source": other, "destination": {"namespace": ["sales"], "name": "u"}}),
+        ("POST", "tables/rename", {"source": name, "destination": {"namespace": ["team_a"], "name": "u"}}),
+        ("POST", "transactions/commit", {"table-changes": [{"identifier": name, **change}, {"identifier": other, **change}]}),
+        ("POST", "namespaces/sales/tables/t", theirs),
+        ("POST", "namespaces/sales/tables", {"name": "v", "schema": SCHEMA_JSON, "location": table.location()}),
+    ]  # fmt: skip
+    for method, path, body in attempts:
+        assert post(lake, path, body, token, method)[0] == 403, (method, path)
+    assert "k" not in mine.refresh().properties
+    assert person.load_table("team_a.t").metadata_location == table.metadata_location

@@ -1,19 +1,29 @@
 """Rollback is one publication, and what dead tries left is deleted, with nothing else."""
 
+import contextlib
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from pyiceberg.exceptions import CommitFailedException
 from support.tables import SCHEMA, Lake, ids, rows
+from support.waiting import eventually
 
 from paceline.exceptions import ConflictError, NotFoundError
 from paceline.states import TaskState
 from scheduler.actions import tables
 from scheduler.actions.actor import Actor
+from scheduler.catalog import expire as expiry
 from scheduler.catalog import gc
+from scheduler.catalog.describe import describe
+from scheduler.catalog.files import Warehouse
+from scheduler.process import fault_points
+from scheduler.services.prune import Prune
 from scheduler.store.db.database import transact
 from scheduler.store.tables import history
-from scheduler.store.worker.claims import Ending
+from scheduler.store.upkeep import retention
+from scheduler.store.worker.claims import Ending, Refused
+from workers.tables import publication
 
 
 def actor(lake: Lake) -> Actor:
@@ -87,3 +97,148 @@ def test_the_files_of_a_dead_try_are_deleted_and_no_others(lake: Lake) -> None:
     assert files(lake) == before
     assert scenario.rows("select (select count(*) from table_try), (select count(*) from table_pending)") == [(0, 0)]
     assert (ids(person.load_table("sales.kept")), ids(person.load_table("sales.renamed"))) == ([1], [1])
+
+
+def test_files_that_a_publication_leaves_behind_are_deleted_and_no_others(lake: Lake) -> None:
+    scenario, person = lake.scenario, lake.person()
+    for name in ("a", "b"):
+        person.create_table(f"sales.{name}", SCHEMA, properties={"paceline.rebase-appends": "true"}).append(rows(0))
+    tries = [lake.attempt(dag_id) for dag_id in ("d1", "d2")]
+    for number, (_, catalog) in enumerate(tries):
+        for name in ("a", "b"):
+            catalog.load_table(f"sales.{name}").append(rows(number + 1))
+        catalog.create_table(f"sales.scratch{number}", SCHEMA).append(rows(9))
+        catalog.drop_table(f"sales.scratch{number}")
+        catalog.create_table(f"sales.again{number}", SCHEMA).append(rows(9))
+        catalog.drop_table(f"sales.again{number}")
+        catalog.create_table(f"sales.again{number}", SCHEMA).append(rows(8))
+        catalog.create_table(f"sales.named{number}", SCHEMA).append(rows(7))
+        catalog.rename_table(f"sales.named{number}", f"sales.other{number}")
+    for claim, _ in tries:
+        ending = Ending(TaskState.SUCCESS, tables="lake")
+        assert publication.repeated(
+            lambda claim=claim, ending=ending: scenario.follower.report(claim, ending),
+            lambda error, claim=claim: publication.move(scenario.settings, scenario.hot, claim, error),
+        ).is_stored
+        again = scenario.follower.report(claim, ending)
+        assert isinstance(again, Refused) and again.is_stored, "a repeated report publishes nothing"
+    done = gc.collect(scenario.settings, scenario.engine, older_s=0)
+    assert (done.tries, done.failed) == (2, 0)
+    assert scenario.rows("select count(*) from table_try") == [(0,)]
+    assert not scenario.rows("select 1 from table_version where facts ? 'leaves'")
+    needed: set[str] = set()
+    for _, name in person.list_tables("sales"):
+        table = person.load_table(f"sales.{name}")
+        needed |= {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
+        for snapshot in table.snapshots():
+            needed.add(snapshot.manifest_list)
+            for manifest in snapshot.manifests(table.io):
+                needed.add(manifest.manifest_path)
+                needed |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)}
+    assert {f"{lake.tables.warehouse.url}/{path}" for path in files(lake)} == needed
+    assert {name: ids(person.load_table(f"sales.{name}")) for name in ("a", "b", "again0", "other1")} == {
+        "a": [0, 1, 2], "b": [0, 1, 2], "again0": [8], "other1": [7],
+    }  # fmt: skip
+
+
+def test_a_collection_that_stops_at_any_file_continues(lake: Lake, tmp_path: Path) -> None:
+    scenario = lake.scenario
+    before = files(lake)
+    claim, catalog = lake.attempt()
+    catalog.create_table("sales.t", SCHEMA).append(rows(1))
+    catalog.load_table("sales.t").append(rows(2))
+    scenario.follower.report(claim, Ending(TaskState.FAILED))
+    folder = tmp_path / "faults"
+    folder.mkdir()
+    stopped = 0
+    while scenario.rows("select 1 from table_try"):
+        Warehouse.of(scenario.settings.tables.warehouse_url, "").metadata.cache_clear()  # as in another process
+        (folder / "tables.delete.count").unlink(missing_ok=True)
+        plan = f"tables.delete=raise@{stopped + 2}"  # one file further each time
+        fault_points.arm({"PACELINE_FAULTS": plan, "PACELINE_FAULTS_FOLDER": str(folder)}, "")
+        try:
+            with contextlib.suppress(fault_points.InjectedError):
+                gc.collect(scenario.settings, scenario.engine, older_s=0)
+        finally:
+            fault_points.arm({}, "")
+        stopped += 1
+        assert stopped < 20
+    assert stopped > 3
+    assert files(lake) == before
+
+
+def test_old_snapshots_expire_with_the_files_that_only_they_need(lake: Lake) -> None:
+    scenario, person = lake.scenario, lake.person()
+    table = person.create_table("sales.t", SCHEMA)
+    table.append(rows(1))
+    table.overwrite(rows(2))
+    table.append(rows(3))
+    claim, reader = lake.attempt()
+    held = reader.load_table("sales.t")
+    table.overwrite(rows(4))
+    scenario.sql("update table_version set published_at = published_at - interval '40 days'")
+
+    def expire() -> expiry.Expired:
+        return expiry.expire(scenario.settings, scenario.engine, "sales", "t", before=datetime.now(UTC), by="cli:ada")
+
+    done = expire()
+    assert (done.snapshots, done.publication) == (4, 6), (
+        "an overwrite is a deletion and an append; the running try reads the append before it"
+    )
+    assert ids(held) == [2, 3]
+    assert ids(person.load_table("sales.t")) == [4]
+    held.append(rows(5))
+    scenario.follower.report(claim, Ending(TaskState.FAILED))
+    gc.collect(scenario.settings, scenario.engine, older_s=0)
+    scenario.sql("update table_version set published_at = published_at - interval '40 days'")
+    assert expire().files > 0
+    assert ids(person.load_table("sales.t")) == [4]
+    data = [name for name in files(lake) if name.endswith(".parquet")]
+    assert len(data) == 1
+    assert expire() == expiry.Expired(0, 0, None)
+    with pytest.raises(NotFoundError):
+        expiry.expire(scenario.settings, scenario.engine, "sales", "none", before=datetime.now(UTC), by="cli:ada")
+    shown = describe(scenario.settings, scenario.engine, "sales", "t")
+    assert (shown["rows"], shown["columns"], len(shown["snapshots"])) == (1, {"id": "long", "who": "string"}, 1)
+
+
+def test_old_versions_of_a_table_go_except_those_that_are_needed(lake: Lake) -> None:
+    scenario, person = lake.scenario, lake.person()
+    for name in ("kept", "gone"):
+        person.create_table(f"sales.{name}", SCHEMA).append(rows(1))
+    claim, reader = lake.attempt()
+    for name in ("kept", "gone"):
+        person.load_table(f"sales.{name}").append(rows(2))
+    person.drop_table("sales.gone")
+    scenario.sql("update table_version set published_at = published_at - interval '40 days'")
+    person.load_table("sales.kept").append(rows(3))
+
+    def prune() -> list[tuple[str, int]]:
+        for _ in range(2):  # the drop goes after the versions before it
+            transact(scenario.engine, retention.delete_rows, "table_versions", datetime.now(UTC) - timedelta(days=30))
+        return scenario.rows("select name, publication from table_version order by 1, 2")
+
+    assert prune() == [("gone", 4), ("gone", 6), ("gone", 7), ("kept", 2), ("kept", 5), ("kept", 8)]
+    assert ids(reader.load_table("sales.gone")) == [1]
+    scenario.follower.report(claim, Ending(TaskState.FAILED))
+    scenario.sql("delete from table_try")
+    assert prune() == [("kept", 5), ("kept", 8)]
+    tables.roll_back(actor(lake), "lake", "sales.kept", 7)
+    assert ids(person.load_table("sales.kept")) == [1, 2]
+
+
+def test_a_scheduler_deletes_the_files_of_dead_tries(lake: Lake) -> None:
+    scenario = lake.scenario
+    settings = scenario.settings.model_copy(update={"tables": scenario.settings.tables.model_copy(update={"keep_dead_tries": 0.0})})
+    before = files(lake)
+    claim, catalog = lake.attempt()
+    catalog.create_table("sales.t", SCHEMA).append(rows(1))
+    scenario.follower.report(claim, Ending(TaskState.FAILED))
+    assert files(lake) > before
+    prune = Prune(scenario.engine, settings)
+    try:
+        prune.run_once(datetime.now(UTC))
+        eventually(lambda: scenario.rows("select count(*) from table_try") == [(0,)], timeout=20)
+    finally:
+        prune.close()
+    assert files(lake) == before

@@ -215,3 +215,17 @@ def test_two_tries_that_create_the_same_table_conflict(lake: Lake) -> None:
     first, second = reports(lake, "d1", "d2", write=lambda catalog, claim: catalog.create_table("sales.t", SCHEMA))
     assert isinstance(first, Reported)
     assert isinstance(second, TablesChangedError)
+
+
+def test_a_version_has_the_columns_that_any_commit_of_the_try_has_made(lake: Lake) -> None:
+    claim = lake.claim()
+    store = given(lake, claim)
+    catalog = catalog_of(lake, store, claim)
+    for name in ("twice", "dropped"):
+        table = catalog.create_table(f"sales.{name}", SCHEMA)
+        table.append(rows(1))
+        table.append(rows(2))
+    catalog.drop_table("sales.dropped")
+    assert store.report(claim, SUCCESS).is_stored
+    found = lake.scenario.rows("select name, facts->'columns', facts->'added_records' from table_version order by 1")
+    assert found == [("twice", {"id": "long", "who": "string"}, 2)]

@@ -111,3 +111,11 @@ def test_messages_of_yarn_about_memory_are_recognized() -> None:
 
 def test_a_long_cause_is_cut() -> None:
     assert len(str(causes.of_error(ValueError("x" * 5000)))) == causes.MAX_CHARACTERS
+
+
+def test_a_table_without_a_namespace_names_what_to_write() -> None:
+    cause = causes.of_text("org.apache.iceberg.exceptions.NoSuchTableException: Invalid table identifier: orders")
+
+    assert (
+        cause == "The table orders has no namespace: write one, such as sales.orders, after `create namespace if not exists sales`."
+    )

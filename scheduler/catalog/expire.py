@@ -1,0 +1,136 @@
+"""Removes old snapshots of a table, as a publication, and deletes the files that only they needed.
+
+A version of the table to which a rollback may go, or which a running try reads, keeps its snapshot. What running tries have
+written is moved over the removal when they report. The metadata of the version before the removal still names the removed
+snapshots, so a call that is interrupted continues with the next one.
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyiceberg.table import update as updates
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+from sqlalchemy import Connection, Engine
+
+from paceline.exceptions import ConflictError, NotFoundError
+from scheduler.catalog import files
+from scheduler.catalog.files import Warehouse
+from scheduler.settings import Settings
+from scheduler.store.accounts import audit
+from scheduler.store.db.database import transact
+from scheduler.store.tables import history, pointers, publish
+from scheduler.store.tables.pointers import Change
+
+log = logging.getLogger("paceline.tables")
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """How many snapshots were removed and files deleted. `publication` is None if there was no snapshot to remove."""
+
+    snapshots: int
+    files: int
+    publication: int | None
+
+
+def expire(settings: Settings, engine: Engine, namespace: str, name: str, *, before: datetime, by: str) -> Expired:
+    """Remove the snapshots from before a moment that no branch, tag, later version or running try needs.
+
+    NotFoundError; ConflictError if a task changes the table meanwhile.
+    """
+    catalog, warehouse = settings.tables.catalog, Warehouse.of(settings.tables.warehouse_url, settings.tables.storage_options)
+    transact(engine, history.prune, catalog, namespace, name, before)
+    location = transact(engine, pointers.of, catalog, None, namespace, name).location
+    if location is None:
+        raise NotFoundError(f"There is no table {namespace}.{name}: see `paceline tables list`.")
+    table = warehouse.metadata(location).table
+    versions = [table, *_readable(warehouse, transact(engine, history.locations, catalog, namespace, name))]
+    needed = _needed(table, versions, before)
+    gone = [one.snapshot_id for one in table.snapshots if one.snapshot_id not in needed]
+    number = None
+    if gone:
+        change = _removal(warehouse, namespace, name, location=location, table=table, gone=gone)
+        number = transact(engine, _publish, catalog, change, by)
+        if number is None:
+            warehouse.delete(str(change.location))
+            raise ConflictError(f"The table {namespace}.{name} was changed meanwhile: run the command again.")
+    every = {one.snapshot_id: one for version in versions for one in version.snapshots}
+    kept = [one for one in every.values() if one.snapshot_id in needed]
+    removed = [one for one in every.values() if one.snapshot_id not in needed]
+    return Expired(len(gone), _delete(warehouse, removed, kept), number)
+
+
+def _readable(warehouse: Warehouse, locations: Iterable[str]) -> Iterator[TableMetadata]:
+    """The tables in metadata files. Iceberg may have deleted old ones, if the table has the property for it."""
+    for location in locations:
+        with contextlib.suppress(FileNotFoundError):
+            yield warehouse.metadata(location).table
+
+
+def _needed(table: TableMetadata, versions: list[TableMetadata], before: datetime) -> set[int]:
+    """The snapshots that stay: the newer ones, and those on which a version or one of its branches and tags stands."""
+    needed = {one.snapshot_id for one in table.snapshots if one.timestamp_ms >= before.timestamp() * 1000}
+    for version in versions:
+        needed.update(ref.snapshot_id for ref in version.refs.values())
+    return needed
+
+
+def _removal(warehouse: Warehouse, namespace: str, name: str, *, location: str, table: TableMetadata, gone: list[int]) -> Change:
+    change = updates.RemoveSnapshotsUpdate(snapshot_ids=gone)
+    without = updates.update_table_metadata(table, (change,), metadata_location=location)
+    return Change(
+        namespace=namespace, name=name, expected=location, location=warehouse.write(without, location),
+        facts=files.facts(without, table),
+    )  # fmt: skip
+
+
+def _publish(connection: Connection, catalog: str, change: Change, by: str) -> int | None:
+    number, _ = publish.publish(connection, catalog, [change], by=by)
+    if number is not None:
+        extra = {"table": f"{change.namespace}.{change.name}", "publication": number}
+        audit.end(connection, audit.begin(connection, "tables.expire", account=by, address=None, extra=extra), 200)
+    return number
+
+
+def _delete(warehouse: Warehouse, removed: Iterable[Snapshot], kept: Iterable[Snapshot]) -> int:
+    """Delete what only removed snapshots need, each file before those that name it. The number of files."""
+    candidates = _of(warehouse, removed)
+    if not candidates:
+        return 0
+    stays = _of(warehouse, kept)
+    count = 0
+    for path in candidates:
+        if path not in stays:
+            try:
+                warehouse.delete(path)
+            except OSError as error:  # those that name it stay, so that the next call finds it
+                log.warning("The file %s of an expired snapshot could not be deleted: %s", path, error)
+                break
+            count += 1
+    return count
+
+
+def _of(warehouse: Warehouse, snapshots: Iterable[Snapshot]) -> dict[str, None]:
+    """All files of snapshots: data files, then manifests, then manifest lists. What an earlier call has deleted is left out."""
+    data: dict[str, None] = {}
+    manifests: dict[str, None] = {}
+    lists: dict[str, None] = {}
+    for snapshot in snapshots:
+        try:
+            listed = snapshot.manifests(warehouse.io)
+        except FileNotFoundError:
+            continue
+        lists[snapshot.manifest_list] = None
+        for manifest in listed:
+            if manifest.manifest_path not in manifests:
+                try:
+                    entries = manifest.fetch_manifest_entry(warehouse.io, discard_deleted=True)
+                except FileNotFoundError:
+                    continue
+                manifests[manifest.manifest_path] = None
+                data.update(dict.fromkeys(entry.data_file.file_path for entry in entries))
+    return {**data, **manifests, **lists}
