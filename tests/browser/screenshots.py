@@ -17,10 +17,15 @@ import psycopg2
 import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+from sqlalchemy import Engine
 from support.waiting import eventually
 
 from browser.conftest import CHROMIUM, Installation, logged_in, running
 from scheduler.settings import Settings
+from scheduler.store.db import database
+from scheduler.store.db.database import transact
+from scheduler.store.tables import publish
+from scheduler.store.tables.pointers import Change
 
 OUT = Path("build/screenshots")
 #: Replaced by the ID of a run of `orders`, and by that of the run of `flights`.
@@ -43,6 +48,7 @@ PAGES: dict[str, tuple[str, str | None]] = {
     "durations": ("/dags/orders/durations", None),
     "calendar": ("/dags/orders/calendar", None),
     "source": ("/dags/orders/source", None),
+    "docs": ("/dags/documented/docs", None),
     "details": ("/dags/orders/details", None),
     "gantt": (f"/dags/orders/runs/{RUN}", None),
     "tasks": (f"/dags/orders/runs/{RUN}/tasks", None),
@@ -61,19 +67,29 @@ PAGES: dict[str, tuple[str, str | None]] = {
     "queues": ("/queues", None),
     "task-list": ("/tasks", None),
     "tables": ("/tables", None),
+    "table": ("/tables/shop.orders", None),
     "pools": ("/pools", None),
+    "pool-line": ("/pools", "tbody .as-link"),
     "actions": ("/actions", None),
     "respond": ("/actions", ".list tbody .button"),
     "assets": ("/assets", None),
+    "asset": ("/assets", "tbody .mono"),
     "backfills": ("/backfills", None),
     "backfill": ("/backfills?new=orders", None),
     "backfill-any": ("/backfills?new=%7E", None),
     "bundles": ("/bundles", None),
+    "bundle": ("/bundles/sales?version=2&file=rates.py", None),
+    "mapped": ("/dags/thumbnails/runs/sixty/tasks/shrink", None),
     "imports": ("/imports", None),
     "variables": ("/variables", None),
     "connections": ("/connections", None),
     "connection": ("/connections", "[aria-label='Edit: warehouse']"),
+    "new-connection": ("/connections", ".head .button.first"),
     "audit": ("/audit", None),
+    "audit-entry": ("/audit", "tbody .as-link"),
+    "zone": ("/", ".side-end [title='The zone of all times']"),
+    "keys": ("/", ".side-end [aria-label=Keyboard]"),
+    "jump": ("/", "[aria-label='Go to anything'], .side-end .side-link"),
     "settings": ("/settings", None),
 }
 #: By file below docs/images: the page.
@@ -110,18 +126,61 @@ def fill(installation: Installation, *, flights: bool) -> str:
             "backfill", "create", dag_id, "--from", (last - timedelta(hours=hours)).isoformat(), "--to", last.isoformat(),
             "--max-active-runs", str(limit),
         )  # fmt: skip
-    installation.cli("dags", "trigger", "thumbnails")
+    installation.cli("dags", "trigger", "thumbnails", "--run-id", "sixty")
+    deploy(installation)
     if flights:
         installation.cli("dags", "trigger", "flights", "--run-id", FLIGHTS)
     eventually(lambda: not unfinished(installation), timeout=900)
-    age(installation)
+    settings = settings_of(installation)
+    age(settings)
     installation.cli("dags", "trigger", "review")
     installation.cli("dags", "trigger", "long_import", "--run-id", "now")
     installation.cli("dags", "trigger", "orders", "--conf", '{"region": "us-east", "limit": 500}')
     runs = json.loads(installation.cli("runs", "list", "--dag", "orders", "--state", "success", "--json"))
+    engine = database.create(settings)
+    publish_tables(engine, runs[0]["run_id"])
+    engine.dispose()
     return str(runs[0]["run_id"])
 
 
+def deploy(installation: Installation) -> None:
+    """Two versions of a bundle, and one that is refused."""
+    with tempfile.TemporaryDirectory() as folder:
+        for rates, end, message in ((1, "", "First rates"), (2, "", "Rates of December, as finance sent them"), (2, "\n1 / 0", "")):
+            Path(folder, "sales_orders.py").write_text(BUNDLED + end)
+            Path(folder, "rates.py").write_text(f"EUR = {rates}\nUSD = 1.08\n")
+            installation.cli_any("deploy", folder, "--bundle", "sales", "--message", message)
+
+
+def publish_tables(engine: Engine, run_id: str) -> None:
+    """Versions of a table, as tasks of `orders` publish them each hour."""
+    columns = {"id": "long", "price": "double", "placed_at": "timestamptz"}
+    rows = 0
+    for hour in range(24):
+        added, before = 900 + 37 * (hour % 5), f"m{hour}" if hour else None
+        rows += added
+        facts = {"total_records": rows, "added_records": added, "operation": "append", "snapshot_id": 6193847582934758291 + hour,
+                 "columns": columns | ({"region": "string"} if hour > 8 else {})}  # fmt: skip
+        change = Change(namespace="shop", name="orders", expected=before, location=f"m{hour + 1}", facts=facts)
+        number, _ = transact(engine, publish.publish, "lake", [change], by="scheduler")
+        place = {"run": run_id, "number": number, "hours": 24 - hour}
+        transact(engine, lambda connection, place=place: connection.exec_driver_sql(PUBLISHED, place))
+
+
+PUBLISHED = """
+update table_version set dag_id = 'orders', run_id = %(run)s, task_id = 'publish', map_index = -1, try_number = 1,
+       published_at = published_at - make_interval(hours => %(hours)s) where publication = %(number)s
+"""
+BUNDLED = """
+from paceline import DAG, task
+import rates
+
+with DAG("sales_orders", schedule="@daily", description="Orders in euros", tags=["sales"]):
+    @task
+    def convert():
+        return rates.EUR
+    convert()
+"""
 #: Moves backfill runs to the time at which they were due, and stretches them: the tasks of these DAGs take a fraction of a second.
 AGE = """
 set session_replication_role = replica;
@@ -154,14 +213,17 @@ update dag_run r set
 STRETCH = 25
 
 
-def age(installation: Installation) -> None:
+def age(settings: Settings) -> None:
     """Give the backfill runs the times of scheduled ones."""
+    with contextlib.closing(psycopg2.connect(settings.owner_database_url)) as connection, connection, connection.cursor() as cursor:
+        cursor.execute(AGE.format(stretch=STRETCH))
+
+
+def settings_of(installation: Installation) -> Settings:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in installation.environment.items():
             patch.setenv(name, value)
-        url = Settings.load().owner_database_url
-    with contextlib.closing(psycopg2.connect(url)) as connection, connection, connection.cursor() as cursor:
-        cursor.execute(AGE.format(stretch=STRETCH))
+        return Settings.load()
 
 
 def readme(browser: Browser, installation: Installation, run_id: str) -> None:
@@ -192,7 +254,10 @@ def render(browser: Browser, installation: Installation, run_id: str, look: str,
             page.goto(path.replace(RUN, run_id).replace(FAILED, urllib.parse.quote(failed)))
             settle(page)
             if clicked:
-                page.locator(clicked).first.click()
+                target = page.locator(clicked).filter(visible=True).first
+                if not target.count():
+                    continue  # in the menu, which a narrow page folds
+                target.click()
                 settle(page)
             page.screenshot(path=OUT / look / f"{name}.png")
             print(OUT / look / f"{name}.png", flush=True)

@@ -81,6 +81,10 @@ def test_the_audit_log_folds_equal_changes_into_one_sentence(page: Page, browser
     page.goto("/audit?owner=ada")
     rows = page.get_by_role("table", name="Audit log").locator("tbody tr")
     expect(rows.first).to_contain_text("paused 3 DAGs")
+    rows.first.get_by_role("button", name="paused 3 DAGs").click()
+    for dag_id in ("features", "ledger", "review"):
+        expect(page.get_by_role("dialog").get_by_role("link", name=dag_id)).to_be_visible()
+    page.keyboard.press("Escape")
     installation.cli("users", "create", "una", "--role", "viewer", "--password", PASSWORD)
     context = browser.new_context(base_url=installation.url, storage_state=logged_in(browser, installation, "una"))
     other = context.new_page()

@@ -190,15 +190,17 @@ def waiting_runs(connection: Connection, filters: Filters) -> list[Row]:
 
 def _not_running(row: Row, pool: PoolFacts | None, queue: QueueFacts | None) -> Row:
     """The reason why task instances wait, and what they need that does not exist."""
+    is_one = row["count"] == 1
     if row["is_paused"]:
-        return {"reason": "Their DAGs are paused.", "needs": None}
+        return {"reason": "Its DAG is paused." if is_one else "Their DAGs are paused.", "needs": None}
     lacks_pool = row["state"] == "scheduled" and pool is None
     needs = "pool" if lacks_pool else "worker" if queue is not None and queue.workers == 0 else None
     if row["state"] == "queued":
-        reasons = waits.no_worker(queue) or waits.busy(queue) or [f"They are in queue {row['queue']!r}."]
+        reasons = waits.no_worker(queue) or waits.busy(queue) or [f"{'It is' if is_one else 'They are'} in queue {row['queue']!r}."]
     else:
         reasons = waits.in_line(Contention(pool_name=row["pool"], pool=pool, queue=queue))
-    reason = " ".join(reasons) or f"They wait for a free place in queue {row['queue']!r}, or a limit of their DAGs is reached."
+    they, dags = ("It waits", "its DAG") if is_one else ("They wait", "their DAGs")
+    reason = " ".join(reasons) or f"{they} for a free place in queue {row['queue']!r}, or a limit of {dags} is reached."
     return {"reason": reason, "needs": needs}
 
 
@@ -209,8 +211,9 @@ def _not_started(row: Row) -> str:
     if row["backfill_is_paused"]:
         return why.backfill_paused(row["backfill_id"])
     if limit.reached:
-        return f"They have not started: {waits.running_runs(limit, row['backfill_id'])}."
-    return "A scheduler starts them soon."
+        they = "It has" if row["count"] == 1 else "They have"
+        return f"{they} not started: {waits.running_runs(limit, row['backfill_id'])}."
+    return "A scheduler starts it soon." if row["count"] == 1 else "A scheduler starts them soon."
 
 
 def _and(filters: Filters, condition: str) -> str:

@@ -296,11 +296,11 @@ def test_the_home_page_names_the_limit_of_the_dag_or_of_the_backfill(rest: Rest,
     two, three, _ = (place.scenario.trigger("d", run_id=name) for name in ("two", "three", "four"))
     of.insert_backfill(place, runs=(two, three), max_active_runs=2)
 
-    of_dag = (1, "They have not started: the DAG has 1 running run and max_active_runs is 1.")
+    of_dag = (1, "It has not started: the DAG has 1 running run and max_active_runs is 1.")
     assert reasons(rest, runs=True) == {of_dag, (2, "A scheduler starts them soon.")}
     place.sql("update backfill set max_active_runs = 1")
     place.sql("update dag_run set state = 'running', started_at = now() where id = %s", two)
-    full = "They have not started: backfill 7 has 1 running run and max_active_runs is 1."
+    full = "It has not started: backfill 7 has 1 running run and max_active_runs is 1."
     assert reasons(rest, runs=True) == {of_dag, (1, full)}
     place.sql("update backfill set is_paused = true")
     paused = "Backfill 7 is paused: `paceline backfills resume 7` lets its runs start."

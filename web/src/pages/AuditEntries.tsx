@@ -1,7 +1,7 @@
 /** Entries of the audit log as a list; each opens with its request. */
 import { useState } from 'preact/hooks'
 import type { EventLog } from '../api/types'
-import { moment } from '../format'
+import { moment, runName } from '../format'
 import { Empty } from '../parts/basic'
 import { List, type Column } from '../parts/List'
 import { Dialog } from '../parts/overlay'
@@ -25,14 +25,14 @@ interface Props {
 }
 
 export function AuditEntries({ label, rows, failed, none, total, size = 0, order }: Props) {
-  const [shown, show] = useState<EventLog | null>(null)
+  const [shown, show] = useState<Entry | null>(null)
   const sorts = (name: string) => (order === undefined ? {} : { order: name })
   const folded = rows && fold(rows)
   const columns: Column<Entry>[] = [
     { key: 'when', head: a.when, ...sorts('when'), cell: (one) => <span class="num nowrap">{moment(one.when)}</span> },
     { key: 'who', head: a.who, ...sorts('owner'), cell: (one) => one.owner },
     { key: 'event', head: a.event, ...sorts('event'), class: 'wide', cell: (one) => <button type="button" class={`as-link ${(one.status ?? 0) >= 400 ? 'wrong' : ''}`} title={one.event} onClick={() => show(one)}>{sentence(one)}</button> },
-    { key: 'subject', head: a.subject, class: 'wide', cell: (one) => (one.others.length > 0 ? <span class="soft">{subjects(one)}</span> : one.dag_id ? <a href={href(one.run_id ? to('dags', one.dag_id, 'runs', one.run_id) : to('dags', one.dag_id))}>{[one.dag_id, one.run_id, one.task_id].filter(Boolean).join(' / ')}</a> : <span class="mono">{subject(one.extra)}</span>) },
+    { key: 'subject', head: a.subject, class: 'wide', cell: (one) => (one.others.length > 0 ? <button type="button" class="as-link soft" onClick={() => show(one)}>{subjects(one)}</button> : <About entry={one} />) },
     { key: 'status', head: a.status, right: true, cell: (one) => <span class={(one.status ?? 0) >= 400 ? 'tag bad' : 'soft'}>{one.status ?? '–'}</span> },
     { key: 'address', head: a.address, class: 'hide-s', cell: (one) => <span class="soft mono">{one.address}</span> },
   ]
@@ -40,17 +40,28 @@ export function AuditEntries({ label, rows, failed, none, total, size = 0, order
     <>
       <List label={label} columns={columns} rows={folded} entries={rows?.length} failed={failed} rowKey={(one) => String(one.event_log_id)} total={total} size={size} {...(order === undefined ? {} : { order })} empty={<Empty title={none[0]}><p>{none[1]}</p></Empty>} />
       {shown && (
-        <Dialog wide title={`${shown.event}, ${moment(shown.when)}`} onClose={() => show(null)}>
+        <Dialog wide title={`${sentence(shown)}, ${moment(shown.when)}`} onClose={() => show(null)}>
           <dl class="facts">
             <dt>{a.who}</dt><dd>{shown.owner ?? '–'}</dd>
             <dt>{a.address}</dt><dd class="mono">{shown.address ?? '–'}</dd>
             <dt>{a.status}</dt><dd>{shown.status ?? '–'}</dd>
           </dl>
+          {shown.others.length > 0 && (
+            <ul class="preview" role="list" tabIndex={0} aria-label={sentence(shown)}>
+              {[shown, ...shown.others].map((one) => <li key={one.event_log_id} class="row"><span class="num small dim nowrap">{moment(one.when)}</span><About entry={one} /></li>)}
+            </ul>
+          )}
           <pre tabIndex={0} class="code">{pretty(shown.extra)}</pre>
         </Dialog>
       )}
     </>
   )
+}
+
+/** What an entry is about. */
+function About({ entry }: { entry: EventLog }) {
+  if (!entry.dag_id) return <span class="mono">{subject(entry.extra)}</span>
+  return <a href={href(entry.run_id ? to('dags', entry.dag_id, 'runs', entry.run_id) : to('dags', entry.dag_id))} title={entry.run_id ?? undefined}>{[entry.dag_id, entry.run_id && runName(entry.run_id), entry.task_id].filter(Boolean).join(' / ')}</a>
 }
 
 function pretty(text: string | null): string {

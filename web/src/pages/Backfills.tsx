@@ -68,7 +68,7 @@ function Progress({ backfill }: { backfill: Backfill }) {
   return (
     <span class="row">
       <span class="use"><i style={{ width: share(success), background: 'var(--s-success)' }} /><i style={{ width: share(failed), background: 'var(--s-failed)' }} /></span>
-      <span class="small num soft nowrap">{done} / {done + open}{open && done && !backfill.is_paused ? `, ${b.eta(duration((age / done) * open))}` : ''}</span>
+      <a class="small num soft nowrap" href={href(`${to('dags', backfill.dag_id, 'runs')}?${new URLSearchParams({ type: 'backfill', from: day(backfill.from_date), until: day(backfill.to_date) })}`)}>{done} / {done + open}{open && done && !backfill.is_paused ? `, ${b.eta(duration((age / done) * open))}` : ''}</a>
     </span>
   )
 }
