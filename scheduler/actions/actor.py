@@ -1,8 +1,8 @@
 """Actor: the person who acts, by a request to the REST API or by a command."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from sqlalchemy import Connection, Engine
 
@@ -10,6 +10,7 @@ from paceline.exceptions import PacelineError
 from scheduler.messaging.message import Message
 from scheduler.messaging.wakeups import Action
 from scheduler.settings import Settings
+from scheduler.store.accounts import audit
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import rehearse, transact
 from scheduler.store.runs.selection import Change
@@ -46,6 +47,9 @@ class Actor:
     #: The name of the person, such as api:ada or cli:root, and that in the records of runs and events that the person makes.
     name: str
     made_by: str
+    #: The account and IP address of a request, for the audit log.
+    account: str | None = None
+    address: str | None = None
     #: Checks that the first transaction begins with. See api/preconditions.
     checks: list[Callable[[Connection], None]] = field(default_factory=list)
 
@@ -66,6 +70,10 @@ class Actor:
         result = (rehearse if dry_run else transact)(self.engine, checked)
         self.checks.clear()
         return result
+
+    def record(self, connection: Connection, event: str, extra: Mapping[str, Any]) -> None:
+        """Add an entry to the audit log, in the transaction of the change. A route that leads here declares the `event`."""
+        audit.add(connection, event, status=200, account=self.account or self.name, address=self.address, extra=extra)
 
     def announce_changes(self, changes: Collection[Change]) -> None:
         """Wake schedulers after changes of task instances, if there are any."""

@@ -8,13 +8,14 @@ from sqlalchemy import Connection
 
 from paceline.exceptions import ConflictError, UsageError
 from scheduler.actions.actor import Actor
-from scheduler.store.accounts import audit
 from scheduler.store.dags import bundles
 from scheduler.store.dags.bundles import BundleFile
 from scheduler.store.read import bundles as reads
 from scheduler.store.read.listing import Row
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+#: What the audit log calls these actions.
+DEPLOY, ROLL_BACK = "bundles.deploy", "bundles.rollback"
 #: Characters of a message, and of an origin.
 LONGEST = 1000
 
@@ -30,7 +31,7 @@ def deploy(by: Actor, bundle: str, files: Mapping[str, BundleFile], *, message: 
     _check_texts(bundle, message, origin)
     if not files:
         raise UsageError("There are no files to deploy: name the folder that holds the DAG files.")
-    row = by.write(_deploy, bundle, files, by=by.name, message=message, origin=origin)
+    row = by.write(_deploy, bundle, files, by=by, message=message, origin=origin)
     by.announce("bundle deployed")
     return row
 
@@ -42,28 +43,28 @@ def roll_back(by: Actor, bundle: str, number: int | None = None) -> Row:
     """
     if bundle == bundles.DAGS_FOLDER:
         raise UsageError(f"{bundle!r} is the DAGs folder of the schedulers: put the earlier files there.")
-    row = by.write(_roll_back, bundle, number, by=by.name)
+    row = by.write(_roll_back, bundle, number, by=by)
     by.announce("bundle deployed")
     return row
 
 
-def _deploy(connection: Connection, bundle: str, files: Mapping[str, BundleFile], *, by: str, message: str, origin: str) -> Row:
+def _deploy(connection: Connection, bundle: str, files: Mapping[str, BundleFile], *, by: Actor, message: str, origin: str) -> Row:
     known = reads.BUNDLES.first(connection, reads.BUNDLES.filters().equals("bundle_name", bundle))
     if known is not None and known["source"]:
         place = known["source"].get("title", "a source")
         raise ConflictError(f"Bundle {bundle!r} is read from {place}: change it there, or deploy to another bundle.")
-    published = bundles.publish(connection, bundle, files, by=by, message=message, origin=origin)
+    published = bundles.publish(connection, bundle, files, by=by.name, message=message, origin=origin)
     differences = {kind: list(getattr(published, kind)) for kind in reads.KINDS}
     row = _with_previous(connection, bundle, published.number) | {"is_new": published.is_new} | differences
     counts = {kind: len(paths) for kind, paths in differences.items()}
-    _record(connection, "bundles.deploy", by, row, {"message": message, "origin": origin} | counts)
+    _record(connection, DEPLOY, by, row, {"message": message, "origin": origin} | counts)
     return row
 
 
-def _roll_back(connection: Connection, bundle: str, number: int | None, *, by: str) -> Row:
+def _roll_back(connection: Connection, bundle: str, number: int | None, *, by: Actor) -> Row:
     _, found = bundles.want(connection, bundle, number)
     row = _with_previous(connection, bundle, found)
-    _record(connection, "bundles.rollback", by, row, {})
+    _record(connection, ROLL_BACK, by, row, {})
     return row
 
 
@@ -71,11 +72,9 @@ def _with_previous(connection: Connection, bundle: str, number: int) -> Row:
     return reads.version(connection, bundle, number) | {"previous_version": reads.bundle(connection, bundle)["live_version"]}
 
 
-def _record(connection: Connection, event: str, by: str, row: Row, extra: Mapping[str, Any]) -> None:
-    """Add an entry to the audit log, in the transaction of the change."""
+def _record(connection: Connection, event: str, by: Actor, row: Row, extra: Mapping[str, Any]) -> None:
     names = ("bundle_name", "version_number", "previous_version", "digest")
-    entry = audit.begin(connection, event, account=by, address=None, extra={name: row[name] for name in names} | dict(extra))
-    audit.end(connection, entry, 200)
+    by.record(connection, event, {name: row[name] for name in names} | dict(extra))
 
 
 def _check_texts(bundle: str, message: str, origin: str) -> None:

@@ -7,7 +7,7 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from scheduler.actions.actor import Actor
-from scheduler.store.accounts import accounts, audit, logins
+from scheduler.store.accounts import accounts, logins
 from scheduler.store.upkeep import processes
 
 R = TypeVar("R")
@@ -53,8 +53,7 @@ def _recorded(by: Actor, event: str, name: str, work: Callable[[Connection], R])
 
     def both(connection: Connection) -> R:
         result = work(connection)
-        entry = audit.begin(connection, event, account=by.name, address=None, extra={"name": name})
-        audit.end(connection, entry, 200)
+        by.record(connection, event, {"name": name})
         return result
 
     return by.write(both)

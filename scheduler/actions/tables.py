@@ -6,7 +6,6 @@ from sqlalchemy import Connection
 
 from paceline.exceptions import ConflictError, NotFoundError, UsageError
 from scheduler.actions.actor import Actor
-from scheduler.store.accounts import audit
 from scheduler.store.tables import history, pointers, publish
 from scheduler.store.tables.pointers import Change
 
@@ -24,11 +23,11 @@ def roll_back(by: Actor, catalog: str, table: str, publication: int) -> dict[str
 
     Running tries that have written the table conflict with it. NotFoundError; ConflictError if the table is that already.
     """
-    row: dict[str, Any] = by.write(_roll_back, catalog, table, publication, by=by.name)
+    row: dict[str, Any] = by.write(_roll_back, catalog, table, publication, by=by)
     return row
 
 
-def _roll_back(connection: Connection, catalog: str, table: str, publication: int, *, by: str) -> dict[str, Any]:
+def _roll_back(connection: Connection, catalog: str, table: str, publication: int, *, by: Actor) -> dict[str, Any]:
     namespace, name = parts(table)
     connection.exec_driver_sql(publish.HOLD)
     then = history.at(connection, catalog, namespace, name, publication)
@@ -40,8 +39,7 @@ def _roll_back(connection: Connection, catalog: str, table: str, publication: in
     change = Change(
         namespace=namespace, name=name, expected=now, location=then["metadata_location"], facts=then["facts"], is_new=False
     )
-    number, _ = publish.publish(connection, catalog, [change], by=by)
+    number, _ = publish.publish(connection, catalog, [change], by=by.name)
     assert number is not None, "the counter is locked, so the table is the current one"
-    extra = {"table": table, "to": then["publication"], "publication": number}
-    audit.end(connection, audit.begin(connection, "tables.rollback", account=by, address=None, extra=extra), 200)
+    by.record(connection, "tables.rollback", {"table": table, "to": then["publication"], "publication": number})
     return {"table": table, "publication": number, "rolled_back_to": then["publication"], "is_dropped": change.location is None}

@@ -23,6 +23,8 @@ class Needs(NamedTuple):
     role: str
     scope: Scope
     only_reads: OnlyReads = False
+    #: The name of the action in the audit log if it records itself, with what it changed. The request then records failures alone.
+    event: str | None = None
 
 
 RUN = "/dags/{dag_id}/dagRuns/{dag_run_id}"

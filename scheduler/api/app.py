@@ -1,12 +1,13 @@
 """The web application: its routes, its middleware, and what all requests share."""
 
 import contextlib
+import functools
 import hashlib
 import html
 import logging
 import mimetypes
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -115,10 +116,13 @@ class _Audited:
             if message["type"] == "http.response.start":
                 has_begun, status = True, message["status"]
                 measures.count("paceline.web_requests", method=scope["method"], status=str(status))
-                entry = scope.get("state", {}).pop("audit", None)
+                state = scope.get("state", {})
+                entry, unrecorded = state.pop("audit", None), state.pop("audit_if_failed", None)
                 # Before the response: a client that has it finds the complete entry.
                 if entry is not None:
-                    await _end(scope["app"].state.service, entry, status)
+                    await _record(scope["app"].state.service, status, audit.end, entry, status)
+                elif unrecorded is not None and status >= 400:
+                    await _record(scope["app"].state.service, status, audit.add, status=status, **unrecorded)
             await send(message)
 
         try:
@@ -149,11 +153,11 @@ def _late(scope: asgi.Scope) -> JSONResponse:
     return errors.response(UnreachableError(f"PostgreSQL or the provider of logins has not answered for {seconds}: try again."))
 
 
-async def _end(service: Service, entry: int, status: int) -> None:
+async def _record(service: Service, status: int, work: Callable[..., None], /, *args: Any, **kwargs: Any) -> None:
     try:
-        await anyio.to_thread.run_sync(transact, service.engine, audit.end, entry, status)
+        await anyio.to_thread.run_sync(functools.partial(transact, service.engine, work, *args, **kwargs))
     except Exception:
-        log.exception("The status %d of audit entry %d is not stored", status, entry)
+        log.exception("The status %d of a request is not in the audit log", status)
 
 
 FOLDER = Path(__file__).parent / "static"

@@ -103,7 +103,7 @@ class Call:
         return Actor(
             settings=self.settings, engine=database.acting_as(self.service.engine, name), announce=self.service.wakeups.announce,
             publish=self.service.publisher.try_publish, versions=self.service.versions,
-            name=name, made_by=name, checks=self.precondition,
+            name=name, made_by=name, account=self.account.name, address=self.address, checks=self.precondition,
         )  # fmt: skip
 
     def read(self, work: Callable[Concatenate[Connection, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -185,14 +185,18 @@ def _admit(connection: Connection, request: Request, account: Account, needs: ac
     except ForbiddenError as error:
         refused = error
     if request.method not in SAFE and not _only_reads(needs, body):
-        request.state.audit = audit.begin(
-            connection,
-            request.scope["route"].name,
-            account=account.name,
-            address=address,
-            extra=_extra(request, body),
+        event = needs.event or request.scope["route"].name
+        entry = {
+            "event": event,
+            "account": account.name,
+            "address": address,
+            "extra": _extra(request, body),
             **_subject(path, body),
-        )
+        }
+        if needs.event and refused is None:
+            request.state.audit_if_failed = entry
+        else:
+            request.state.audit = audit.begin(connection, **entry)
     if refused is not None:
         if hasattr(request.state, "audit"):
             audit.end(connection, request.state.audit, 403)
@@ -273,10 +277,18 @@ class Routes(APIRouter):
     """A router whose routes declare in their decorator what they need."""
 
     def declare(
-        self, method: str, path: str, needs: access.Needs, *, only_reads: access.OnlyReads = False, **options: Any
+        self,
+        method: str,
+        path: str,
+        needs: access.Needs,
+        *,
+        only_reads: access.OnlyReads = False,
+        event: str | None = None,
+        **options: Any,
     ) -> Callable[[F], F]:
         """A decorator of the function that answers `method` on `path`. `options` are those of APIRouter.api_route."""
-        access.TABLE[f"{method} {(self.prefix + path).removeprefix(PREFIX)}"] = needs._replace(only_reads=only_reads)
+        declared = needs._replace(only_reads=only_reads, event=event)
+        access.TABLE[f"{method} {(self.prefix + path).removeprefix(PREFIX)}"] = declared
         return self.api_route(path, methods=[method], **options)
 
     def get(self, path: str, needs: access.Needs, **options: Any) -> Callable[[F], F]:  # type: ignore[override]

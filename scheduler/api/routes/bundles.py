@@ -58,6 +58,7 @@ def get_bundle_versions(api: Api, bundle_name: str, page: Page) -> dict[str, Any
 @router.post(
     "/{bundle_name}/versions",
     OPERATOR_OF_BUNDLE,
+    event=actions.DEPLOY,
     response_model=models.Deployed,
     responses=documented({413: "The bundle has too many files or bytes."}),
     openapi_extra={"requestBody": {"required": True, "content": {"application/gzip": {"schema": ARCHIVE}}}},
@@ -83,7 +84,7 @@ def _deploy(api: Call, bundle_name: str, packed: IO[bytes], message: str, origin
     return actions.deploy(api.actor, bundle_name, files, message=message, origin=origin)
 
 
-@router.post("/{bundle_name}/rollback", OPERATOR_OF_BUNDLE, response_model=models.Deployed)
+@router.post("/{bundle_name}/rollback", OPERATOR_OF_BUNDLE, event=actions.ROLL_BACK, response_model=models.Deployed)
 def roll_back_bundle(api: Api, bundle_name: str, body: models.Rollback) -> Row:
     """Make an earlier version of a bundle live again, or the one that was live before."""
     return actions.roll_back(api.actor, bundle_name, body.version_number)

@@ -28,6 +28,11 @@ def begin(
     return number
 
 
+def add(connection: Connection, event: str, *, status: int, **entry: Any) -> None:
+    """Record a change with its status. `entry` has the arguments of `begin`."""
+    end(connection, begin(connection, event, **entry), status)
+
+
 def end(connection: Connection, number: int, status: int) -> None:
     """Record the HTTP status of the change."""
     connection.exec_driver_sql("update audit set status = %s where id = %s", (status, number))

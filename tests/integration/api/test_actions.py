@@ -257,6 +257,7 @@ CASES: dict[str, Case] = {
         rows="select bundle, number, state from bundle_version", becomes=[("demo", 1, "new")],
     ),
     "bundles.roll_back": Case(
+        rest=("POST", "/bundles/demo/rollback", {"version_number": 1}), audit="bundles.rollback",
         cli=("deploy", "--rollback", "1", "--bundle", "demo", "--no-wait"), audit_of_command="bundles.rollback",
         wakes="bundle deployed", before=BUNDLE, becomes=[(1,)],
         rows="select v.number from bundle b join bundle_version v on v.id = b.wanted_id",
