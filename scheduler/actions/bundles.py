@@ -53,7 +53,8 @@ def _deploy(connection: Connection, bundle: str, files: Mapping[str, BundleFile]
     if known is not None and known["source"]:
         place = known["source"].get("title", "a source")
         raise ConflictError(f"Bundle {bundle!r} is read from {place}: change it there, or deploy to another bundle.")
-    published = bundles.publish(connection, bundle, files, by=by.name, message=message, origin=origin)
+    url = by.settings.bundles.code_url
+    published = bundles.publish(connection, bundle, files, by=by.name, message=message, origin=origin, code_url=url)
     differences = {kind: list(getattr(published, kind)) for kind in reads.KINDS}
     row = _with_previous(connection, bundle, published.number) | {"is_new": published.is_new} | differences
     counts = {kind: len(paths) for kind, paths in differences.items()}

@@ -24,7 +24,8 @@ def clean(by: Actor, before: datetime, *, logs: bool = False) -> Iterator[tuple[
     for kind in ("runs", *retention.KINDS):
         after: Any = None
         while True:
-            batch = by.write(retention.delete, kind, before, after, logs=logs, taken=True)
+            url = by.settings.bundles.code_url
+            batch = by.write(retention.delete, kind, before, after, logs=logs, taken=True, code_url=url)
             yield kind, batch
             delete_files(by.engine, by.settings, batch.runs)
             after = batch.after

@@ -12,8 +12,9 @@ from typing import Any, Protocol
 from paceline.exceptions import PacelineError
 from scheduler.dagfiles.shared_folders import SharedFolders
 from scheduler.settings import Settings
-from scheduler.store.dags import bundles
-from scheduler.store.dags.bundles import Entry
+from scheduler.store.dags import blobs, bundles
+from scheduler.store.dags.blobs import Packed
+from scheduler.store.dags.bundles import BundleFile, Entry
 from scheduler.store.db.rows import EngineReader, Reader
 
 log = logging.getLogger("paceline.bundles")
@@ -42,11 +43,13 @@ class StoredContents:
     """The bundle versions in the database. `ask` calls a function with a reader."""
 
     ask: Callable[[Callable[[Reader], Any]], Any]
+    #: Where the contents are that are not in the database.
+    code_url: str | None
 
     @classmethod
-    def over(cls, run: Callable[..., Any]) -> "StoredContents":
+    def over(cls, run: Callable[..., Any], settings: Settings) -> "StoredContents":
         """Those of a process with an engine. `run` runs a function in a transaction, as `transact` does."""
-        return cls(lambda work: run(lambda connection: work(EngineReader(connection))))
+        return cls(lambda work: run(lambda connection: work(EngineReader(connection))), settings.bundles.code_url)
 
     def digest(self, version_id: int) -> str:
         return str(self.ask(lambda reader: bundles.digest(reader, version_id)))
@@ -56,8 +59,22 @@ class StoredContents:
         return found
 
     def blobs(self, digests: Collection[str]) -> Iterable[tuple[str, bytes]]:
-        found: Iterable[tuple[str, bytes]] = self.ask(lambda reader: list(bundles.blobs(reader, digests)))
-        return found
+        return blobs.unpacked(self.ask(lambda reader: list(blobs.packed(reader, digests))), self.code_url)
+
+    def content(self, version_id: int, path: str) -> bytes | None:
+        """The content of one file of a version; None if it has no such file."""
+        packed: Packed | None = self.ask(lambda reader: bundles.packed_file(reader, version_id, path))
+        return None if packed is None else next(blobs.unpacked([packed], self.code_url), ("", None))[1]
+
+    def files(self, version_id: int) -> dict[str, BundleFile]:
+        """The files of a version by path. PacelineError if one is missing, or is not the one that was published."""
+        entries = self.tree(version_id)
+        contents = dict(self.blobs({entry.digest for entry in entries}))
+        for entry in entries:
+            content = contents.get(entry.digest)
+            if content is None or hashlib.sha256(content).hexdigest() != entry.digest:
+                raise PacelineError(f"The stored content of {entry.path} is not what was deployed: deploy the bundle again.")
+        return {entry.path: BundleFile(contents[entry.digest], entry.is_executable) for entry in entries}
 
 
 class BundleCache:
@@ -133,7 +150,7 @@ class BundleCache:
                     names = ", ".join(entry.path for entry in entries)
                     raise PacelineError(
                         f"The stored content of {names} in bundle version {version_id} is not what was deployed: its SHA-256 is not"
-                        f" {sha256}. Deploy the bundle again, and find out who changed the table bundle_blob."
+                        f" {sha256}. Deploy the bundle again, and find out who changed the table bundle_blob or bundles.code_url."
                     )
                 for entry in entries:
                     _write(target, entry, content)

@@ -117,8 +117,9 @@ class Sources:
         if digest != known.get("digest"):
             origin = f"{source.title} at {reading.revision}" if source.is_git else source.title
             published = transact(
-                self._engine, bundles.publish, source.bundle, reading.files, by=PUBLISHER, message=reading.message, origin=origin
-            )
+                self._engine, bundles.publish, source.bundle, reading.files, by=PUBLISHER, message=reading.message, origin=origin,
+                code_url=self._settings.bundles.code_url,
+            )  # fmt: skip
             log.info("Version %d of bundle %s was read from %s", published.number, source.bundle, origin)
             self._published()
         return {"title": source.title, "revision": reading.revision, "digest": digest}

@@ -91,7 +91,9 @@ class DagFileManager:
             check_interval_s=limits.min_file_process_interval,
             ignore_syntax=settings.core.dag_ignore_file_syntax,
         )
-        self._pinned = PinnedFolder(settings.dags_folder, settings.bundles) if settings.bundles.pin_dags_folder else None
+        self._pinned = PinnedFolder(settings) if settings.bundles.pin_dags_folder else None
+        #: Whether all files must be parsed again, because one changed that any DAG may use.
+        self._all_due = False
         #: The folder when each file that is being parsed was submitted.
         self._submitted: dict[str, Snapshot | None] = {}
         self._parser = Parser(settings)
@@ -186,6 +188,15 @@ class DagFileManager:
             self._listing = listing if self._listing is None else self._listing.followed_by(listing)
             self._overtaken |= listing.files.keys() & self._claimed.keys()
             self._stale |= listing.again & self._claimed.keys()
+            if self._pinned is not None:
+                self._pinned.changed()
+        if self._pinned is not None and (dag_files := self._watch.dag_files()):
+            news = self._watch.other_changed() or listing is not None
+            self._all_due |= self._pinned.shared_changed(dag_files, news=news)
+        if self._all_due:
+            transact(self._engine, files.make_due)
+            self._stale |= self._claimed.keys()
+            self._all_due, self._ask_at = False, 0.0
         if self._listing is None:
             return None, (), ()
         listing = self._listing
@@ -209,9 +220,8 @@ class DagFileManager:
             if answer.file not in self._claimed:
                 self._answers.popleft()
                 continue
-            folder = self._pinned.look() if self._pinned is not None else None
-            before = self._submitted.get(answer.file)
-            overtaken = folder is not None and (before is None or before.differs(folder, (answer.file, *answer.modules)))
+            folder = self._submitted.get(answer.file)
+            overtaken = folder is not None and not folder.is_as_it_was((answer.file, *answer.modules))
             if overtaken or answer.file in self._stale:
                 # It is unknown which of the two versions was parsed, so the file is parsed again under the same claim.
                 self._parse_again()
@@ -241,6 +251,8 @@ class DagFileManager:
         """Drop the first answer, and submit its file again."""
         answer = self._answers.popleft()
         self._stale.discard(answer.file)
+        if self._pinned is not None:
+            self._pinned.changed()
         self._submit([answer.file])
 
     def _submit(self, paths: Sequence[str]) -> None:
@@ -320,8 +332,7 @@ class DagFileManager:
             dags=dags,
             folder=folder,
             modules=answer.modules,
-            # A change of a file that it does not import is found when it is parsed again.
-            rests=self._rests(answer) if folder is None else None,
+            rests=self._rests(answer),
             problem=answer.problem,
             source=functools.partial(_source, self._settings.dags_folder / answer.file),
         )

@@ -39,6 +39,8 @@ class FolderEvents:
         self._unsettled: dict[str, float] = {}
         #: Cookie and path of the Python file that was moved away last.
         self._left = (0, "")
+        #: Whether another file than a Python file was written, moved or removed. The reader resets it.
+        self.has_other = False
 
     def fileno(self) -> int:
         """Return a descriptor for `select` that is readable when something changed."""
@@ -92,10 +94,13 @@ class FolderEvents:
                 # A renamed file: if it were parsed before the old name is known to be gone, its DAGs would be in two files.
                 self._unsettled[left] = 0.0
         elif is_python or event.mask & (flags.DELETE | flags.MOVED_FROM):
+            self.has_other |= not is_python
             # The removed entry may have been a link to a folder.
             self._unsettled[path] = time.monotonic() + SETTLE_S
             if is_python and event.mask & flags.MOVED_FROM:
                 self._left = (event.cookie, path)
+        elif event.mask & WHOLE:
+            self.has_other = True
 
 
 def is_hidden(name: str) -> bool:
@@ -211,6 +216,13 @@ class Watch:
     def timeout_s(self) -> float | None:
         """Return the seconds after which to look again even without an event; None if not needed."""
         return None if self._events is None else self._events.settles_in_s()
+
+    def other_changed(self) -> bool:
+        """Whether another file than a Python file has changed since the last call, as far as the folder is watched."""
+        changed = self._events is not None and self._events.has_other
+        if self._events is not None:
+            self._events.has_other = False
+        return changed
 
     def dag_files(self) -> frozenset[str]:
         """The DAG files of the last listing."""

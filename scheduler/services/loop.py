@@ -74,7 +74,7 @@ def run(settings: Settings, *, name: str | None = None) -> int:
         files = DagFileManager(engine, settings, lambda: loop.scheduler_id, wakeups=Wakeups(settings))
         files.start()
         process.ending.callback(files.stop)
-        cache = BundleCache.of(settings, StoredContents.over(functools.partial(database.transact, engine)))
+        cache = BundleCache.of(settings, StoredContents.over(functools.partial(database.transact, engine), settings))
         own_wakeups = Wakeups(settings, BUNDLES_KEY)
         bundles = BundleManager(
             engine, settings, lambda: loop.scheduler_id, cache, wakeups=Wakeups(settings), own_wakeups=own_wakeups

@@ -122,7 +122,7 @@ class Notify(Service):
 
     def _delivery(self) -> Delivery:
         host = CallbackHost(self._settings, CallbackReads(self._engine, self._settings))
-        cache = BundleCache.of(self._settings, StoredContents.over(until_answered(self._engine, self._stop)))
+        cache = BundleCache.of(self._settings, StoredContents.over(until_answered(self._engine, self._stop), self._settings))
         return Delivery(
             engine=self._engine, settings=self._settings, host=host, stop=self._stop, cache=cache,
             environments=Environments.of(self._settings),

@@ -90,9 +90,14 @@ class Prune(TimedService):
             batch = transact(self._engine, retention.delete_events, before, self._events_until)
             self._events_until = batch.after or self._events_until
         else:
-            batch = transact(
-                self._engine, retention.delete, kind, before, self._after.get(kind), logs=self._settings.retention.logs
-            )
+            try:
+                batch = transact(
+                    self._engine, retention.delete, kind, before, self._after.get(kind), logs=self._settings.retention.logs,
+                    code_url=self._settings.bundles.code_url,
+                )  # fmt: skip
+            except OSError as error:
+                log.warning("Files of bundles stay at bundles.code_url, which does not answer: %s", error)
+                batch = Batch(0, None)
         self._after[kind] = batch.after
         return batch
 

@@ -71,6 +71,8 @@ class Bundles(Section):
     """Maximum size of one file of a bundle, in bytes."""
     pin_dags_folder: bool = False
     """Whether runs execute the DAGs folder as it was when their DAG was parsed. Its versions are in the bundle dags-folder."""
+    code_url: LogsUrl | None = Field(default=None, examples=["s3://bucket/paceline/code"])
+    """Folder or fsspec URL for the contents of the files of bundles, which every process must reach. If unset, PostgreSQL."""
     keep_versions: Count = 20
     """Bundle versions that stay below <home>/bundles of a machine, those that were needed last. Those in use always stay."""
     install_requirements: bool = False

@@ -2,7 +2,7 @@
 
 from sqlalchemy import Connection, Engine
 
-from scheduler.store.dags import bundle_versions, bundles
+from scheduler.store.dags import blobs, bundle_versions, bundles
 from scheduler.store.dags.bundle_versions import Live, ParsedBundleFile
 from scheduler.store.dags.current import ParsedDag
 from scheduler.store.dags.import_errors import Problem
@@ -28,7 +28,7 @@ def _parse_next(connection: Connection) -> Live | None:
         return bundle_versions.go_live(connection, claimed.id)
     reader = EngineReader(connection)
     entries = [entry for entry in bundles.tree(reader, claimed.id) if entry.path.endswith(".py")]
-    contents = dict(bundles.blobs(reader, {entry.digest for entry in entries}))
+    contents = dict(blobs.unpacked(blobs.packed(reader, {entry.digest for entry in entries}), None))
     files = [
         ParsedBundleFile(
             path=entry.path,

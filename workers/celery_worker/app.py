@@ -284,7 +284,7 @@ def _try_runner(settings: Settings, running_tasks: RunningTasks, events: InPlace
     enabled, aging = settings.scheduler.schedule_after_task_execution, settings.scheduler.priority_aging > 0
     follower = Follower(hot, Publisher(settings), Wakeups(settings), enabled=enabled, aging=aging)
     store = DatabaseStore(settings, hot, follower, lock=lock)
-    contents = StoredContents(lambda work: store.patient(lambda: work(hot)))
+    contents = StoredContents(lambda work: store.patient(lambda: work(hot)), settings.bundles.code_url)
     cache = BundleCache.of(settings, contents)
     elsewhere = Elsewhere(settings, place, cache, Environments.of(settings)) if settings.bundles.install_requirements else None
     return TryRunner(

@@ -95,7 +95,7 @@ def _runner(start: Start, slot: Slot) -> tuple[DatabaseStore, TryRunner]:
     hot = HotPath(settings, "", start.place)
     # It reports nothing; runs that a task triggers are announced.
     store = DatabaseStore(settings, hot, Follower(hot, Publisher(settings), Wakeups(settings), enabled=False))
-    cache = BundleCache.of(settings, StoredContents(lambda work: store.patient(lambda: work(hot))))
+    cache = BundleCache.of(settings, StoredContents(lambda work: store.patient(lambda: work(hot)), settings.bundles.code_url))
     return store, TryRunner(
         settings=settings,
         logs_folder=settings.logs_folder,

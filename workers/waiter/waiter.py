@@ -108,7 +108,9 @@ class Waiter(Listener):
         self._registration.expire_former()
         self._other_runs = OtherRuns(self._states, self._clock())
         until_answered = database.until_answered(engine, pause_s=PAUSE_S, failed=lambda error, _: log.warning("%s", error))
-        self._triggers = Triggers(settings, self._other_runs, BundleCache.of(settings, StoredContents.over(until_answered)))
+        self._triggers = Triggers(
+            settings, self._other_runs, BundleCache.of(settings, StoredContents.over(until_answered, settings))
+        )
         self._versions = Versions()
         #: By dispatch ID: the claimed trigger, and the asyncio task that awaits it.
         self._running: dict[str, tuple[Awaited, asyncio.Task[None]]] = {}

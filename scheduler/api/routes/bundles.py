@@ -17,9 +17,8 @@ from scheduler.api.call import Api, Call, new_router
 from scheduler.api.errors import documented
 from scheduler.api.models import bundles as models
 from scheduler.api.params import Page
+from scheduler.dagfiles.bundle_cache import StoredContents
 from scheduler.dagfiles.bundle_files import read_archive
-from scheduler.store.dags import bundles as store
-from scheduler.store.db.rows import EngineReader
 from scheduler.store.read import bundles as reads
 from scheduler.store.read.listing import Row
 
@@ -119,7 +118,7 @@ def get_bundle_file(
 ) -> Response | dict[str, Any]:
     """Show the text of a file of a version of a bundle, as its runs execute it."""
     version = api.read(reads.version, bundle_name, version_number)
-    content = api.read(lambda connection: store.content(EngineReader(connection), version["id"], path))
+    content = StoredContents.over(api.read, api.settings).content(version["id"], path)
     if content is None:
         raise NotFoundError(f"Version {version_number} of bundle {bundle_name!r} has no file {path[:200]!r}.")
     text = content[:LONGEST_TEXT].decode("utf-8", "replace")

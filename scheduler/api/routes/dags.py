@@ -18,6 +18,7 @@ from scheduler.api.models import base
 from scheduler.api.models import dags as models
 from scheduler.api.models.base import Version
 from scheduler.api.params import Limit, Page, RunStates, Strings, UpdateMask, patterns, ranges
+from scheduler.dagfiles.bundle_cache import StoredContents
 from scheduler.settings import log_paths
 from scheduler.store.dags.bundles import DAGS_FOLDER
 from scheduler.store.read import dags as lists
@@ -198,7 +199,7 @@ def get_dag_source(
     row = api.read(lists.dag, dag_id)
     number = version_number or row["version_number"]
     version = row if number == row["version_number"] else api.read(lists.version, dag_id, number)
-    kept = api.read(lists.source, version["version_id"])
+    kept = _kept(api, version["version_id"])
     is_pinned = row["bundle_version"] is not None  # what is in the folder is not what its runs execute
     now = _file(api, row["file"]) if version is row and not is_pinned and not (version_number and kept) else None
     text = kept if now is None else now
@@ -209,6 +210,15 @@ def get_dag_source(
     shown = {"dag_id": dag_id, "dag_display_name": dag_id, "version_number": number}
     shown |= {name: version[name] for name in ("bundle_name", "bundle_version")}
     return shown | {"content": text, "is_file_now": now is not None}
+
+
+def _kept(api: Call, version_id: int) -> str | None:
+    """The text of the DAG file that is stored with a version, or None."""
+    pinned = api.read(lists.pinned_file, version_id)
+    if pinned is None:
+        return api.read(lists.source, version_id)
+    content = StoredContents.over(api.read, api.settings).content(*pinned)
+    return None if content is None else content.decode("utf-8", "replace").replace("\0", "\ufffd")
 
 
 def _file(api: Call, name: str) -> str | None:

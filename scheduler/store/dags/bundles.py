@@ -6,22 +6,20 @@ differs from the one before: see `bundle_path` in the schema.
 
 import hashlib
 import json
-import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import Connection
 
 from paceline.exceptions import NotFoundError, PacelineError
+from scheduler.store.dags import blobs
+from scheduler.store.dags.blobs import Packed
 from scheduler.store.db.rows import EngineReader, Reader
 
 #: The revision of the schema whose processes execute the code of a version. An older worker would look into its own DAGs folder.
 SINCE = "0003"
 #: The bundle that is the DAGs folder of the schedulers, with `bundles.pin_dags_folder`.
 DAGS_FOLDER = "dags-folder"
-#: Bytes of compressed files that one statement stores or reads.
-BATCH_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,14 @@ def digest_of(entries: Iterable[Entry]) -> str:
 
 
 def publish(
-    connection: Connection, bundle: str, files: Mapping[str, BundleFile], *, by: str, message: str = "", origin: str = ""
+    connection: Connection,
+    bundle: str,
+    files: Mapping[str, BundleFile],
+    *,
+    by: str,
+    message: str = "",
+    origin: str = "",
+    code_url: str | None = None,
 ) -> Published:
     """Store a folder as a version of a bundle, and want it: a scheduler parses it, and makes it live if it has no errors.
 
@@ -78,7 +83,7 @@ def publish(
         found = hashlib.sha256(file.content).hexdigest()
         contents[found], entries[path] = file.content, Entry(path, found, file.is_executable, len(file.content))
     # Missing contents first, so that the bundle is not locked while they are sent.
-    _store_blobs(connection, contents.keys(), contents.__getitem__)
+    blobs.store(connection, contents.keys(), contents.__getitem__, url=code_url)
     connection.exec_driver_sql("insert into bundle (name) values (%s) on conflict do nothing", (bundle,))
     wanted_id = connection.exec_driver_sql("select wanted_id from bundle where name = %s for update", (bundle,)).scalar_one()
     digest = digest_of(entries.values())
@@ -103,7 +108,14 @@ def publish(
     )  # fmt: skip
 
 
-def store_folder(connection: Connection, entries: Mapping[str, Entry], read: Callable[[str], bytes], *, by: str) -> int:
+def store_folder(
+    connection: Connection,
+    entries: Mapping[str, Entry],
+    read: Callable[[str], bytes],
+    *,
+    by: str,
+    code_url: str | None = None,
+) -> int:
     """Store the DAGs folder as it is now, as a version of DAGS_FOLDER. Returns its ID.
 
     Its files are parsed one by one, so the version is ready. `read` returns the content with a digest, if it is not stored.
@@ -112,7 +124,7 @@ def store_folder(connection: Connection, entries: Mapping[str, Entry], read: Cal
     known = "select id from bundle_version where bundle = %s and digest = decode(%s, 'hex') for key share"
     version_id: int | None = connection.exec_driver_sql(known, (DAGS_FOLDER, digest)).scalar()
     if version_id is None:
-        _store_blobs(connection, {entry.digest for entry in entries.values()}, read)
+        blobs.store(connection, {entry.digest for entry in entries.values()}, read, url=code_url)
         connection.exec_driver_sql("insert into bundle (name) values (%s) on conflict do nothing", (DAGS_FOLDER,))
         connection.exec_driver_sql("select from bundle where name = %s for update", (DAGS_FOLDER,))
         version_id = connection.exec_driver_sql(known, (DAGS_FOLDER, digest)).scalar()
@@ -177,45 +189,19 @@ def digest(reader: Reader, version_id: int) -> str:
     return str(found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Blob:
-    digest: str
-    content: Any
-
-
-def blobs(reader: Reader, digests: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-    """The contents with these digests, in any order. The caller checks them, and whether all are there."""
-    sizes = reader.objects(
-        _Size, "select encode(digest, 'hex') as digest, length(content) as size from bundle_blob where digest = any(%s::bytea[])",
-        (_bytea(digests),),
-    )  # fmt: skip
-    for batch in _batches((one.digest, one.size) for one in sizes):
-        found = reader.objects(
-            _Blob, "select encode(digest, 'hex') as digest, content from bundle_blob where digest = any(%s::bytea[])",
-            (_bytea(batch),),
-        )  # fmt: skip
-        for blob in found:
-            yield blob.digest, zlib.decompress(bytes(blob.content))
-
-
-def content(reader: Reader, version_id: int, path: str) -> bytes | None:
+def packed_file(reader: Reader, version_id: int, path: str) -> Packed | None:
     """The content of one file of a version; None if it has no such file."""
-    found = reader.value(
+    found = reader.objects(
+        Packed,
         """
-        select b.content from bundle_version v
+        select encode(b.digest, 'hex') as digest, b.content, p.byte_count from bundle_version v
           join bundle_path p on p.bundle = v.bundle and p.first <= v.number and coalesce(p.last, v.number) >= v.number
           join bundle_blob b on b.digest = p.digest
          where v.id = %s and p.path = %s
         """,
         (version_id, path),
     )
-    return None if found is None else zlib.decompress(bytes(found))
-
-
-@dataclass(frozen=True, slots=True)
-class _Size:
-    digest: str
-    size: int
+    return found[0] if found else None
 
 
 def _refuse_old_processes(connection: Connection) -> None:
@@ -227,20 +213,6 @@ def _refuse_old_processes(connection: Connection) -> None:
         raise PacelineError(
             f"The worker {old.name} on {old.host} is older than this version of Paceline, and would run other code:"
             " upgrade all workers and waiters, then deploy."
-        )
-
-
-def _store_blobs(connection: Connection, digests: Collection[str], read: Callable[[str], bytes]) -> None:
-    """Store the contents that are missing, and lock the others, so that retention does not delete them before the commit."""
-    known = connection.exec_driver_sql(
-        "select encode(digest, 'hex') from bundle_blob where digest = any(%s::bytea[]) order by digest for key share",
-        (_bytea(digests),),
-    )
-    missing = {digest: zlib.compress(read(digest)) for digest in sorted(set(digests) - set(known.scalars()))}
-    for batch in _batches((digest, len(packed)) for digest, packed in missing.items()):
-        connection.exec_driver_sql(
-            "insert into bundle_blob (digest, content) select * from unnest(%s::bytea[], %s::bytea[]) on conflict do nothing",
-            (_bytea(batch), [missing[digest] for digest in batch]),
         )
 
 
@@ -286,26 +258,8 @@ def _insert(
                               and (f.path, f.digest, f.is_executable) = (p.path, p.digest, p.is_executable))
         """,
         {
-            "bundle": bundle, "number": number, "paths": paths, "digests": _bytea(entries[path].digest for path in paths),
+            "bundle": bundle, "number": number, "paths": paths, "digests": [f"\\x{entries[path].digest}" for path in paths],
             "modes": [entries[path].is_executable for path in paths], "sizes": [entries[path].byte_count for path in paths],
         },
     )  # fmt: skip
     return version_id, number
-
-
-def _bytea(digests: Iterable[str]) -> list[str]:
-    """Digests in the input format of bytea."""
-    return [f"\\x{digest}" for digest in digests]
-
-
-def _batches(sizes: Iterable[tuple[str, int]]) -> Iterator[list[str]]:
-    """Digests in batches of about BATCH_BYTES."""
-    batch, total = list[str](), 0
-    for digest, size in sizes:
-        if batch and total + size > BATCH_BYTES:
-            yield batch
-            batch, total = [], 0
-        batch.append(digest)
-        total += size
-    if batch:
-        yield batch

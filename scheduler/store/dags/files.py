@@ -39,6 +39,10 @@ class Folder(Protocol):
     def entries(self) -> Mapping[str, Entry]:
         """By path."""
 
+    @property
+    def code_url(self) -> str | None:
+        """Where contents are stored; None for the database."""
+
     def read(self, digest: str) -> bytes:
         """A content."""
 
@@ -102,6 +106,16 @@ def sync(
             parameters,
         )
     return current.deactivate(connection, "bundle is null and file <> all(%(paths)s::text[])", parameters)
+
+
+def make_due(connection: Connection) -> None:
+    """Let all files be parsed again."""
+    connection.exec_driver_sql(
+        """
+        with held as (select path from dag_file where next_parse_at > statement_timestamp() order by path for no key update)
+        update dag_file f set next_parse_at = statement_timestamp() from held where f.path = held.path
+        """
+    )
 
 
 def claim(connection: Connection, *, claimed_by: str, lease_s: float, limit: int, sort_mode: str, host: str) -> list[Claimed]:
@@ -246,7 +260,8 @@ def _record(connection: Connection, parsed: ParsedFile, *, claimed_by: str, min_
     changed = sorted((dag for dag in parsed.dags if stored.get(dag.dag_id) != dag.content_hash), key=lambda dag: dag.dag_id)
     bundle_version_id = None
     if changed and parsed.folder is not None:
-        bundle_version_id = bundles.store_folder(connection, parsed.folder.entries, parsed.folder.read, by=claimed_by)
+        folder = parsed.folder
+        bundle_version_id = bundles.store_folder(connection, folder.entries, folder.read, by=claimed_by, code_url=folder.code_url)
     versions = current.add_versions(connection, changed, bundle_version_id) if changed else ()
     text = parsed.source() if versions and bundle_version_id is None else None
     if text is not None:

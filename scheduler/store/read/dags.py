@@ -9,8 +9,6 @@ from paceline.authoring import timetable
 from paceline.exceptions import NotFoundError, PacelineError, UnreadableVersionError
 from scheduler.serialized.dag import params_in_order
 from scheduler.serialized.tasks import complete
-from scheduler.store.dags import bundles
-from scheduler.store.db.rows import EngineReader
 from scheduler.store.read.bundles import BUNDLE_OF, NAME_OF, VERSION_OF
 from scheduler.store.read.listing import Entries, Filters, Listing, Page, Row
 
@@ -150,15 +148,16 @@ def version(connection: Connection, dag_id: str, number: int) -> Row:
     return VERSIONS.one(connection, chosen, f"DAG {dag_id!r} has no version {number}.")
 
 
-def source(connection: Connection, version_id: int) -> str | None:
-    """The text of the file when a version was stored; None if it was not kept."""
-    pinned = connection.exec_driver_sql(
-        "select bundle_version_id, data->>'file' as file from dag_version where id = %s and bundle_version_id is not null",
-        (version_id,),
+def pinned_file(connection: Connection, version_id: int) -> tuple[int, str] | None:
+    """The bundle version of a DAG version, and the DAG file in it; None if it has no bundle version."""
+    row = connection.exec_driver_sql(
+        "select bundle_version_id, data->>'file' from dag_version where id = %s and bundle_version_id is not null", (version_id,)
     ).first()
-    if pinned is not None:
-        content = bundles.content(EngineReader(connection), pinned.bundle_version_id, pinned.file)
-        return None if content is None else content.decode("utf-8", "replace").replace("\0", "\ufffd")
+    return None if row is None else (row[0], row[1])
+
+
+def source(connection: Connection, version_id: int) -> str | None:
+    """The text of the file of a DAG version without a bundle version when it was stored; None if it was not kept."""
     found: str | None = connection.exec_driver_sql(
         "select s.content from dag_version v join dag_source s on s.digest = v.source where v.id = %s", (version_id,)
     ).scalar_one_or_none()

@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from paceline.states import OPEN, RUN_FINISHED, RUN_UNFINISHED, STARTED
+from scheduler.store.dags import blobs
 from scheduler.store.dags.dags import AFTER, MOST_FAILED
 from scheduler.store.dags.schedules import MADE_BY_SCHEDULE
 from scheduler.store.db.database import patiently
@@ -80,6 +81,8 @@ class Rows:
     first: int | str = 0
     #: The type of an array of keys, where PostgreSQL does not find it out.
     keys: str = ""
+    #: The digest of an object at bundles.code_url that is deleted with a row, or NULL.
+    object: str = "null"
 
 
 #: By the names that people see. Processes with running task instances are left to rescue.
@@ -135,6 +138,7 @@ KINDS: dict[str, Rows] = {
         old="true",
         free="not exists (select 1 from bundle_path p where p.digest = x.digest)",
         first="",
+        object="case when length(x.content) = 0 then encode(x.digest, 'hex') end",
     ),
     "dag_sources": Rows(
         table="dag_source",
@@ -180,11 +184,13 @@ class Batch:
 FIRST_RUN = (datetime.min.replace(tzinfo=UTC), 0)
 
 
-def delete(connection: Connection, kind: str, before: datetime, after: Any, *, logs: bool, taken: bool = False) -> Batch:
-    """Delete a batch of `kind`, which is "runs" or one of KINDS."""
+def delete(
+    connection: Connection, kind: str, before: datetime, after: Any, *, logs: bool, taken: bool = False, code_url: str | None = None
+) -> Batch:
+    """Delete a batch of `kind`, which is "runs" or one of KINDS. OSError if an object at `code_url` cannot be deleted."""
     if kind == "runs":
         return delete_runs(connection, before, after or FIRST_RUN, logs=logs, taken=taken)
-    return delete_rows(connection, kind, before, after)
+    return delete_rows(connection, kind, before, after, code_url=code_url)
 
 
 def delete_runs(
@@ -242,8 +248,8 @@ def _deleted(connection: Connection, before: datetime, chosen: Sequence[Any], *,
     return tuple(DeletedRun(dag_id, run_id, key, sizes[key], logs) for dag_id, run_id, key in rows)
 
 
-def delete_rows(connection: Connection, kind: str, before: datetime, after: Any = None) -> Batch:
-    """Delete the first rows of `kind` that are old and free."""
+def delete_rows(connection: Connection, kind: str, before: datetime, after: Any = None, *, code_url: str | None = None) -> Batch:
+    """Delete the first rows of `kind` that are old and free, and then their objects, before anybody can store one of them again."""
     rows = (KINDS | AUDIT)[kind]
     patiently(connection, seconds=LONGEST_S)
     seen = connection.exec_driver_sql(
@@ -258,12 +264,14 @@ def delete_rows(connection: Connection, kind: str, before: datetime, after: Any 
              where x.{rows.key} = any(%(keys)s{rows.keys}) and {rows.old} and {rows.free}
              order by x.{rows.key} for update skip locked
         )
-        delete from {rows.table} x using free where x.{rows.key} = free.{rows.key}
+        delete from {rows.table} x using free where x.{rows.key} = free.{rows.key} returning {rows.object}
         """,
         {"before": before, "keys": [key for key, old in seen if old]},
     )
+    objects = deleted.scalars().all()
+    blobs.delete_objects([digest for digest in objects if digest is not None], code_url)
     goes_on = len(seen) == SCAN and (seen[-1].old or isinstance(rows.first, str))
-    return Batch(deleted.rowcount, seen[-1].key if goes_on else None)
+    return Batch(len(objects), seen[-1].key if goes_on else None)
 
 
 def delete_events(connection: Connection, before: datetime, after: tuple[datetime, int] = FIRST_RUN) -> Batch:

@@ -402,7 +402,7 @@ def test_a_published_source_becomes_live(files: Files, settings: Settings, repos
     repository.commit(a=source("a"))
     changed = settings.model_copy(update={"bundles": Bundles(sources=f"sales=git+file://{repository.folder}")})
     engine = database.create(changed)
-    cache = BundleCache.of(settings, StoredContents.over(functools.partial(transact, engine)))
+    cache = BundleCache.of(settings, StoredContents.over(functools.partial(transact, engine), settings))
     manager = BundleManager(engine, changed, lambda: "a", cache)
     manager.start()
     try:

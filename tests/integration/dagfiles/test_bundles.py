@@ -39,7 +39,7 @@ class Deployment:
             if isinstance(value, dict)
         }
         settings = self.files.settings.model_copy(update=sections)
-        cache = BundleCache(self.disks / name, StoredContents.over(functools.partial(transact, self.engine)), keep=4)
+        cache = BundleCache(self.disks / name, StoredContents.over(functools.partial(transact, self.engine), settings), keep=4)
         others = {key: value for key, value in options.items() if not isinstance(value, dict)}
         manager = BundleManager(self.engine, settings, lambda: name, cache, **others)
         self.managers.append(manager)

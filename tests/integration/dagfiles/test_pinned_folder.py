@@ -1,10 +1,14 @@
 """The DAGs folder as a bundle: each change is a version, to which the DAG versions refer."""
 
-import pytest
+from pathlib import Path
 
+import pytest
+from support.waiting import eventually
+
+from scheduler.dagfiles import bundle_files, pinned_folder
 from scheduler.dagfiles.supervise import DagFileManager
 from scheduler.settings.sections import Bundles
-from scheduler.store.dags import bundles
+from scheduler.store.dags import blobs, bundles
 from scheduler.store.db.rows import EngineReader
 
 from .conftest import MINUTE, NOW, Files, source
@@ -23,12 +27,13 @@ def pinned(files: Files) -> dict[str, dict[str, bytes]]:
         reader = EngineReader(connection)
         for dag_id, version_id in rows:
             entries = bundles.tree(reader, version_id)
-            contents = dict(bundles.blobs(reader, {entry.digest for entry in entries}))
+            contents = dict(blobs.unpacked(blobs.packed(reader, {entry.digest for entry in entries}), None))
             found[dag_id] = {entry.path: contents[entry.digest] for entry in entries}
     return found
 
 
-def test_a_dag_is_pinned_to_the_folder_as_it_was_parsed(files: Files) -> None:
+def test_a_dag_is_pinned_to_the_folder_as_it_was_parsed(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pinned_folder, "SHARED_S", 0.0)
     files.write("a.py", "from lib import X\n" + source("a"))
     files.write("b.py", source("b"))
     files.write("lib.py", "X = 1")
@@ -51,19 +56,54 @@ def test_a_dag_is_pinned_to_the_folder_as_it_was_parsed(files: Files) -> None:
     assert files.dags() == {"a": ("a.py", True, 1), "b": ("b.py", True, 2)}
 
     # A module changes the DAGs of all files, also of those that may import it in a task only. So does a file that tasks read.
+    # All are parsed at once, although the clock stands still.
     files.write("lib.py", "X = 2")
-    files.turn_until(manager, lambda: files.dags()["a"][2] == 2, now=NOW + 2 * MINUTE)
-    files.read_all(manager, now=NOW + 3 * MINUTE)
-    assert files.dags() == {"a": ("a.py", True, 2), "b": ("b.py", True, 3)}
+    files.turn_until(manager, lambda: files.dags() == {"a": ("a.py", True, 2), "b": ("b.py", True, 3)})
     files.write("data/rates.csv", "2")
-    files.read_all(manager, now=NOW + 4 * MINUTE)
-    assert files.dags() == {"a": ("a.py", True, 3), "b": ("b.py", True, 4)}
+    files.turn_until(manager, lambda: files.dags() == {"a": ("a.py", True, 3), "b": ("b.py", True, 4)})
     assert {folder["data/rates.csv"] for folder in pinned(files).values()} == {b"2"}
 
     # What it was before is that version again.
     files.write("data/rates.csv", "1")
-    files.read_all(manager, now=NOW + 5 * MINUTE)
-    assert files.dags() == {"a": ("a.py", True, 2), "b": ("b.py", True, 3)}
+    files.turn_until(manager, lambda: files.dags() == {"a": ("a.py", True, 2), "b": ("b.py", True, 3)})
+
+
+def test_the_folder_is_walked_once_for_many_files(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    walks: list[None] = []
+    walk = bundle_files.list_folder
+    monkeypatch.setattr(bundle_files, "list_folder", lambda *arguments: [walks.append(None), *walk(*arguments)][1:])
+    monkeypatch.setattr(pinned_folder, "FRESH_S", 60.0)
+    for number in range(20):
+        files.write(f"d{number}.py", source(f"d{number}"))
+
+    files.read_all(pinning(files), now=NOW)
+
+    assert len(pinned(files)) == 20
+    assert len(walks) <= 3
+
+
+def test_files_without_changes_rest_although_the_folder_is_pinned(files: Files) -> None:
+    files.write("a.py", source("a"))
+    files.read_all(pinning(files), now=NOW)
+    assert files.rows("select next_parse_at - parsed_at > interval '40 minutes' from dag_file") == [(True,)]
+
+
+def test_a_file_that_changes_while_it_is_parsed_is_parsed_again(files: Files, tmp_path: Path) -> None:
+    """No version has a graph of one folder and the code of another."""
+    gate = tmp_path / "gate"
+    files.write("lib.py", "X = 'old'")
+    wait = f"import pathlib, time\nwhile not pathlib.Path({str(gate)!r}).exists():\n    time.sleep(0.01)\nfrom lib import X\n"
+    files.write("a.py", wait + source("a").replace('"@daily",', '"@daily", description=X,'))
+    manager = pinning(files)
+    files.clock.freeze(NOW)
+    eventually(lambda: manager.run_once().started == ("a.py",), timeout=30)
+    files.write("lib.py", "X = 'new'")
+    gate.touch()
+
+    files.read_all(manager, now=NOW)
+
+    assert files.rows("select data->>'description' from dag_version") == [("new",)]
+    assert pinned(files)["a"]["lib.py"] == b"X = 'new'"
 
 
 def test_a_folder_that_can_be_no_bundle_is_not_pinned_and_the_log_says_why(files: Files, caplog: pytest.LogCaptureFixture) -> None:

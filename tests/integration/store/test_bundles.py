@@ -1,14 +1,17 @@
 """Bundle versions in a real database: what they store, which of them goes live, and what is deleted with them."""
 
 import json
+import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from support.scenario import Scenario
 
-from paceline.exceptions import NotFoundError, PacelineError
-from scheduler.store.dags import bundle_versions, bundles
+from paceline.exceptions import NotFoundError, PacelineError, UnreachableError
+from scheduler.dagfiles.bundle_cache import BundleCache, StoredContents
+from scheduler.store.dags import blobs, bundle_versions, bundles
 from scheduler.store.dags.bundle_versions import Live, ParsedBundleFile
 from scheduler.store.dags.bundles import BundleFile, Published
 from scheduler.store.dags.current import ParsedDag
@@ -53,7 +56,7 @@ class Bundles:
         with self.scenario.engine.connect() as connection:
             reader = EngineReader(connection)
             entries = bundles.tree(reader, version_id)
-            contents = dict(bundles.blobs(reader, {entry.digest for entry in entries}))
+            contents = dict(blobs.unpacked(blobs.packed(reader, {entry.digest for entry in entries}), None))
             return {entry.path: contents[entry.digest] for entry in entries}
 
     def live(self) -> dict[str, tuple[str | None, bool, int | None, int]]:
@@ -225,3 +228,69 @@ def test_retention_deletes_versions_that_nothing_needs_with_their_files(kept: Bu
     assert [kept.tree(version_id)["a.py"] for version_id, _ in left] == [b"1", b"3"]
     assert kept.scenario.rows("select count(*) from bundle_blob") == [(3,)]
     assert kept.scenario.rows("select count(*) from bundle_path") == [(3,)]
+
+
+def _objects(folder: Path) -> set[str]:
+    return {path.name for path in folder.rglob("*") if path.is_file()}
+
+
+def test_contents_may_be_objects_that_are_deleted_with_the_last_version_that_uses_them(kept: Bundles, tmp_path: Path) -> None:
+    url, engine = str(tmp_path / "code"), kept.scenario.engine
+
+    def publish(**files: bytes) -> Published:
+        given = {f"{name}.py": BundleFile(content) for name, content in files.items()}
+        return transact(engine, bundles.publish, "sales", given, by="ada", code_url=url)
+
+    def contents(version: Published, where: str | None = url) -> dict[str, bytes]:
+        cached = StoredContents(lambda work: transact(engine, lambda connection: work(EngineReader(connection))), where)
+        return {path: file.content for path, file in cached.files(version.id).items()}
+
+    def collect() -> None:
+        for kind in ("dag_versions", "bundle_versions", "bundle_files"):
+            transact(engine, retention.delete, kind, FAR, None, logs=False, code_url=url)
+
+    first = publish(a=b"1", b=b"same", empty=b"")
+    assert contents(first) == {"a.py": b"1", "b.py": b"same", "empty.py": b""}
+    assert kept.scenario.rows("select sum(length(content)) from bundle_blob") == [(0,)]
+    assert len(_objects(tmp_path / "code")) == 3
+    with pytest.raises(PacelineError, match=r"bundles\.code_url is not set"):
+        contents(first, None)
+
+    second = publish(a=b"2", b=b"same")
+    collect()
+    assert contents(second) == {"a.py": b"2", "b.py": b"same"}
+    assert len(_objects(tmp_path / "code")) == len(kept.scenario.rows("select from bundle_blob")) == 2
+
+    # A deletion that ended between the object and its row.
+    (gone,) = kept.scenario.rows("insert into bundle_blob values (sha256('3'), '') returning encode(digest, 'hex')")
+    third = publish(a=b"3", b=b"same")
+    assert contents(third)["a.py"] == b"3" and gone[0] in _objects(tmp_path / "code")
+
+    # What is in the database stays there.
+    kept.publish({"old.py": b"old"}, bundle="finance")
+    other = transact(engine, bundles.publish, "finance", {"new.py": BundleFile(b"old")}, by="ada", code_url=url)
+    assert contents(other) == {"new.py": b"old"}
+
+
+@pytest.mark.parametrize("what", [b"nothing of ours", zlib.compress(b"other"), zlib.compress(b"x" * (64 << 20)), None])
+def test_an_object_that_was_replaced_or_deleted_is_refused(kept: Bundles, tmp_path: Path, what: bytes | None) -> None:
+    url, engine = str(tmp_path / "code"), kept.scenario.engine
+    version = transact(engine, bundles.publish, "sales", {"a.py": BundleFile(b"1")}, by="ada", code_url=url)
+    (path,) = (path for path in (tmp_path / "code").rglob("*") if path.is_file())
+    if what is None:
+        path.unlink()
+    else:
+        path.write_bytes(what)
+    cached = StoredContents(lambda work: transact(engine, lambda connection: work(EngineReader(connection))), url)
+
+    with pytest.raises(PacelineError, match=r"is not what was deployed|The store lacks 1 file"):
+        BundleCache(tmp_path / "cache", cached, keep=1).path(version.id)
+
+
+def test_a_version_whose_objects_cannot_be_stored_is_not_published(kept: Bundles, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UnreachableError, match=r"cannot be stored at bundles\.code_url"):
+        transact(
+            kept.scenario.engine, bundles.publish, "sales", {"a.py": BundleFile(b"1")}, by="ada", code_url=f"{tmp_path}/file/code"
+        )
+    assert kept.scenario.rows("select from bundle_blob") == kept.scenario.rows("select from bundle_version") == []

@@ -137,7 +137,10 @@ def with_requirements(settings: Settings, *, allowed: bool) -> Settings:
 def manager_of(bench: Bench, settings: Settings) -> BundleManager:
     engine = bench.scenario.engine
     return BundleManager(
-        engine, settings, lambda: "s#1", BundleCache.of(settings, StoredContents.over(functools.partial(transact, engine)))
+        engine,
+        settings,
+        lambda: "s#1",
+        BundleCache.of(settings, StoredContents.over(functools.partial(transact, engine), settings)),
     )
 
 
