@@ -1,19 +1,24 @@
 """Bundles for commands: through the database of the settings, or through the REST API of a web process."""
 
 import json
+import shutil
 import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from dataclasses import asdict
 from http.client import HTTPException
 from typing import IO, TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, urlencode, urlsplit
+
+import click
 
 from paceline.exceptions import NotFoundError, PacelineError, UnreachableError, UsageError
 from scheduler.cli import options
 
 if TYPE_CHECKING:
     from scheduler.store.dags.bundles import BundleFile
+    from scheduler.store.read.plan import Names, PlanFacts
 
     Files = Mapping[str, BundleFile]
 
@@ -22,6 +27,15 @@ Row = dict[str, Any]
 ANSWER_S = 90.0
 #: Bytes of an archive that stay in memory.
 SMALL_ARCHIVE = 1 << 20
+#: The options of commands whose bundles may be those of a web process: the arguments of `access`.
+of_installation = options.together(
+    click.option(
+        "--url", envvar="PACELINE_URL", show_envvar=True, help="Address of a web process. Default: the database of the settings."
+    ),
+    click.option(
+        "--token", envvar="PACELINE_TOKEN", show_envvar=True, help="API token for --url, or - to read it from standard input."
+    ),
+)
 
 
 class BundleAccess(Protocol):
@@ -38,6 +52,17 @@ class BundleAccess(Protocol):
 
     def changes(self, bundle: str, number: int, since: int | None) -> Row:
         """The files and DAGs that differ between two versions."""
+
+    def live_files(self, bundle: str) -> "Files":
+        """The files of the live version of a bundle; none if none has been live."""
+
+    def facts(self, bundle: str, names: "Names") -> "PlanFacts":
+        """What a plan compares a folder with that has these names."""
+
+
+def access(url: str | None, token: str | None) -> BundleAccess:
+    """The bundles of the web process at an address, or those in the database of the settings."""
+    return OwnBundles() if url is None else WebBundles(url, options.typed(token) if token else None)
 
 
 class OwnBundles:
@@ -63,6 +88,18 @@ class OwnBundles:
 
         old = None if since is None else self.version(bundle, since)["id"]
         return options.transact(bundles.changes, self.version(bundle, number)["id"], old)
+
+    def live_files(self, bundle: str) -> "Files":
+        from scheduler.dagfiles.bundle_cache import StoredContents
+        from scheduler.store.read import plan
+
+        live = options.transact(plan.bundle, bundle).version_id
+        return {} if live is None else StoredContents.over(options.transact, options.settings()).files(live)
+
+    def facts(self, bundle: str, names: "Names") -> "PlanFacts":
+        from scheduler.store.read import plan
+
+        return options.transact(plan.facts, options.settings(), bundle, names)
 
 
 class WebBundles:
@@ -100,13 +137,44 @@ class WebBundles:
         query = "" if since is None else f"?since={since}"
         return self._ask(f"{quote(bundle, safe='')}/versions/{number}/changes{query}")
 
-    def _ask(self, path: str, body: IO[bytes] | bytes | None = None, headers: Mapping[str, str] = {}) -> Row:
+    def live_files(self, bundle: str) -> "Files":
+        from scheduler.dagfiles.bundle_files import read_archive
+
+        try:
+            live = self._ask(quote(bundle, safe=""))["live_version"]
+        except NotFoundError:
+            return {}
+        if live is None:
+            return {}
+        with tempfile.SpooledTemporaryFile(SMALL_ARCHIVE) as packed:
+            self._ask(f"{quote(bundle, safe='')}/versions/{live}/archive", into=packed)
+            packed.seek(0)
+            return read_archive(packed, options.settings().bundles)
+
+    def facts(self, bundle: str, names: "Names") -> "PlanFacts":
+        from pydantic import TypeAdapter
+
+        from scheduler.store.read.plan import PlanFacts
+
+        body = json.dumps(asdict(names)).encode()
+        answer = self._ask(f"{quote(bundle, safe='')}/plan", body, {"Content-Type": "application/json"})
+        return TypeAdapter(PlanFacts).validate_python(answer)
+
+    def _ask(
+        self,
+        path: str,
+        body: IO[bytes] | bytes | None = None,
+        headers: Mapping[str, str] = {},
+        into: IO[bytes] | None = None,
+    ) -> Row:
         request = urllib.request.Request(  # noqa: S310 - the scheme is checked
             f"{self._url}/api/v2/bundles/{path}", body, {**headers, "Authorization": f"Bearer {self._token}"}
         )
         try:
             with self._opener.open(request, timeout=ANSWER_S) as answer:
-                row: Row = json.load(answer)
+                if into is not None:
+                    shutil.copyfileobj(answer, into)
+                row: Row = {} if into is not None else json.load(answer)
                 return row
         except urllib.error.HTTPError as error:
             raise self._error(error) from None

@@ -10,7 +10,7 @@ import click
 
 from paceline.exceptions import UnreachableError, WaitTimeoutError
 from scheduler.cli import options, output
-from scheduler.cli.bundle_access import BundleAccess, OwnBundles, Row, WebBundles
+from scheduler.cli.bundle_access import BundleAccess, Row, access, of_installation
 
 POLL_S = 0.3
 #: Seconds for a question to Git, and the characters of an origin.
@@ -39,12 +39,7 @@ def _version(text: str) -> str:
     metavar="[VERSION]",
     help="Instead of DIR: make this version live again. Default: the one that was live before.",
 )
-@click.option(
-    "--url", envvar="PACELINE_URL", show_envvar=True, help="Address of a web process. Default: the database of the settings."
-)
-@click.option(
-    "--token", envvar="PACELINE_TOKEN", show_envvar=True, help="API token for --url, or - to read it from standard input."
-)
+@of_installation
 @click.option("--no-wait", is_flag=True, help="Do not wait until a scheduler has parsed the version.")
 @click.option(
     "--timeout",
@@ -69,24 +64,24 @@ def deploy(
 
     if (folder is None) is (rollback is None):
         raise click.UsageError("Name the folder to deploy, or use --rollback.")
-    access: BundleAccess = OwnBundles() if url is None else WebBundles(url, options.typed(token) if token else None)
+    there = access(url, token)
     if folder is not None:
         files = read_folder(folder, options.settings().bundles)
-        row = access.deploy(bundle, files, message=message, origin=origin_of(folder))
+        row = there.deploy(bundle, files, message=message, origin=origin_of(folder))
     else:
-        row = access.roll_back(bundle, None if rollback == PREVIOUS else int(rollback or 0))
+        row = there.roll_back(bundle, None if rollback == PREVIOUS else int(rollback or 0))
     if folder is not None and not output.json_wanted():
         output.say(_stored(row))
     if no_wait:
         output.result(row, f"Version {row['version_number']} of bundle {bundle} goes live as soon as a scheduler has parsed it.")
         return
-    _end(access, row, _decided(access, row, timeout_s))
+    _end(there, row, _decided(there, row, timeout_s))
 
 
-def _end(access: BundleAccess, deployed: Row, row: Row) -> None:
+def _end(there: BundleAccess, deployed: Row, row: Row) -> None:
     """Print what a version has changed, or why it is not live, and exit."""
     name = f"Version {row['version_number']} of bundle {row['bundle_name']}"
-    changes = access.changes(row["bundle_name"], row["version_number"], deployed["previous_version"]) if row["is_live"] else None
+    changes = there.changes(row["bundle_name"], row["version_number"], deployed["previous_version"]) if row["is_live"] else None
     if output.json_wanted():
         output.print_json(deployed | row | {"changes": changes})
     elif changes is not None:
@@ -106,12 +101,12 @@ def _end(access: BundleAccess, deployed: Row, row: Row) -> None:
         click.get_current_context().exit(1)
 
 
-def _decided(access: BundleAccess, row: Row, timeout_s: float) -> Row:
+def _decided(there: BundleAccess, row: Row, timeout_s: float) -> Row:
     """The version as soon as it is live or refused, or another one is wanted. WaitTimeoutError."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            row = access.version(row["bundle_name"], row["version_number"])
+            row = there.version(row["bundle_name"], row["version_number"])
             if row["is_live"] or row["state"] == "refused" or not row["is_wanted"]:
                 return row
         except UnreachableError:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scheduler.cli import options, output
+from scheduler.cli.bundle_access import access, of_installation
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -32,16 +33,19 @@ NAMED = 8
     "--days", type=click.IntRange(1, 366), default=7, show_default=True, metavar="N", help="Compare the runs of so many days."
 )
 @click.option("--detailed-exitcode", is_flag=True, help="Exit 2 if the deploy would change anything.")
+@of_installation
 @options.as_json
-def plan(folder: Path, bundle: str, *, markdown: bool, days: int, detailed_exitcode: bool) -> None:
+def plan(
+    folder: Path, bundle: str, *, markdown: bool, days: int, detailed_exitcode: bool, url: str | None, token: str | None
+) -> None:
     """Show what `paceline deploy DIR` would change: DAGs, tasks and their code, runs of the next days, and what is missing.
 
-    The folder and the live version are parsed on this machine and compared; nothing is stored. Exit 1 if the version would be
-    refused.
+    The folder and the live version are parsed on this machine and compared; nothing is stored. With --url, no database is needed.
+    Exit 1 if the version would be refused.
     """
     from scheduler.dagfiles import plan as planning
 
-    made = planning.plan(options.engine(), options.settings(), folder, bundle, days)
+    made = planning.plan(access(url, token), options.settings(), folder, bundle, days)
     if output.json_wanted():
         output.print_json(as_json(made))
     elif markdown:

@@ -1,19 +1,15 @@
 """What a deploy of a folder would change: the folder and the live version of its bundle are parsed alike, and compared."""
 
-import functools
 import itertools
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
-
-from sqlalchemy import Connection, Engine
+from typing import Any, Protocol
 
 from paceline.authoring.timetables.base import RunTimes
 from scheduler.dagfiles.answers import Answer
-from scheduler.dagfiles.bundle_cache import BundleCache, StoredContents
 from scheduler.dagfiles.bundle_files import read_folder
 from scheduler.dagfiles.bundles import NO_DAG_FILES, parse_folder
 from scheduler.dagfiles.dag_check import DagCheck, MalformedDagError
@@ -24,10 +20,8 @@ from scheduler.serialized.difference import Details, Difference, difference
 from scheduler.settings import Settings
 from scheduler.store.dags import schedules
 from scheduler.store.dags.bundles import BundleFile
-from scheduler.store.db import clock
-from scheduler.store.db.database import transact
 from scheduler.store.read import plan as read
-from scheduler.store.read.plan import Assets, LiveBundle, LiveDag, Needs
+from scheduler.store.read.plan import Assets, LiveDag, Names, Needs, PlanFacts
 
 #: Days whose runs are compared, unless asked otherwise.
 DAYS = 7
@@ -97,61 +91,61 @@ class _Side:
     problems: list[Problem]
 
 
-def plan(engine: Engine, settings: Settings, folder: Path, bundle: str, days: int = DAYS) -> Plan:
+class Installation(Protocol):
+    """Where the folder would be deployed: the database of the settings, or that of a web process."""
+
+    def live_files(self, bundle: str) -> Mapping[str, BundleFile]:
+        """The files of the live version of a bundle, by path. It has none if none has been live."""
+
+    def facts(self, bundle: str, names: Names) -> PlanFacts:
+        """What a plan compares a folder with that has these names."""
+
+
+def plan(installation: Installation, settings: Settings, folder: Path, bundle: str, days: int = DAYS) -> Plan:
     """Plan the deploy of a folder, and compare the runs of the next `days`.
 
     BundleRefusedError if the folder has a file that a bundle cannot take.
     """
     files = read_folder(folder, settings.bundles)
-    live = transact(engine, read.bundle, bundle)
+    old_files = installation.live_files(bundle)
     parser = Parser(settings, details=True)
     with tempfile.TemporaryDirectory(prefix="paceline-plan-") as name:
         place = Path(name)
-        cache = BundleCache(place / "live", StoredContents.over(functools.partial(transact, engine)), keep=1)
         environments = Environments.of(settings)
         try:
             # Only what would be deployed.
             after = _parsed(parser, _written(place / "new", files), settings, environments)
             if not after.dags and not after.problems:
                 after.problems.append(Problem("", None, NO_DAG_FILES))
-            before, old_files = _Side({}, {}, []), dict[str, bytes]()
-            if live.version_id is not None:
-                path = cache.path(live.version_id)
-                before, old_files = _parsed(parser, path, settings, environments), _contents(path)
+            before = (
+                _parsed(parser, _written(place / "live", old_files), settings, environments) if old_files else _Side({}, {}, [])
+            )
         finally:
             parser.stop()
-            if live.version_id is not None:
-                cache.release(live.version_id)
-    contents = {path: file.content for path, file in files.items()}
-    return transact(engine, _plan, settings, live, (before, after), _compared(old_files, contents), days=days)
+    return _plan(bundle, installation.facts(bundle, _names(after)), before, after, _compared(old_files, files), days=days)
 
 
-def _plan(
-    connection: Connection, settings: Settings, live: LiveBundle, sides: tuple[_Side, _Side], files: Files, *, days: int
-) -> Plan:
-    before, after = sides
-    now = clock.now(connection)
-    live_dags = read.dags(connection, live.name, now)
+def _plan(bundle: str, facts: PlanFacts, before: _Side, after: _Side, files: Files, *, days: int) -> Plan:
     taken = [
         Problem(after.dags[owner.dag_id].file, None, f"DAG {owner.dag_id!r} is also in {_place(owner)}: rename one of them.")
-        for owner in read.owners(connection, list(after.dags), live.name)
+        for owner in facts.owners
     ]
-    comparison = _Comparison(connection, settings, before, after, now, now + timedelta(days=days))
-    both = sorted(live_dags.keys() | after.dags.keys())
-    dags = [one for dag_id in both if (one := comparison.dag(live_dags.get(dag_id), after.dags.get(dag_id))) is not None]
+    comparison = _Comparison(facts, before, after, facts.now + timedelta(days=days))
+    both = sorted(facts.dags.keys() | after.dags.keys())
+    dags = [one for dag_id in both if (one := comparison.dag(facts.dags.get(dag_id), after.dags.get(dag_id))) is not None]
     # A file with an error may have any DAGs, so which ones are removed is unknown.
     if after.problems:
         dags = [one for one in dags if one.change != "removed"]
-    others = read.other_assets(connection, live.name)
-    was, will = Assets.of((one.dag for one in live_dags.values()), others), Assets.of(after.dags.values(), others)
+    was = Assets.of((one.dag for one in facts.dags.values()), facts.other_assets)
+    will = Assets.of(after.dags.values(), facts.other_assets)
     return Plan(
-        bundle=live.name,
-        live_version=live.number,
+        bundle=bundle,
+        live_version=facts.live_version,
         days=days,
         problems=[*after.problems, *taken],
         dags=dags,
         files=files,
-        missing=_missing(connection, settings, after),
+        missing=facts.missing,
         # A file with an error would count as one without assets.
         assets_without_producer=[] if after.problems else sorted((was.updated & will.consumed) - will.updated),
         assets_without_consumer=[] if after.problems else sorted((was.consumed & will.updated) - will.consumed),
@@ -160,13 +154,11 @@ def _plan(
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """The comparison of two folders at one time, with the runs until another one."""
+    """The comparison of two folders, with the runs until a time."""
 
-    connection: Connection
-    settings: Settings
+    facts: PlanFacts
     before: _Side
     after: _Side
-    now: datetime
     until: datetime
 
     def dag(self, old: LiveDag | None, new: SerializedDag | None) -> DagPlan | None:
@@ -181,10 +173,11 @@ class _Comparison:
         )  # fmt: skip
 
     def _added(self, new: SerializedDag) -> DagPlan:
-        paused = read.is_paused(self.connection, new.dag_id)
-        if paused is None:
+        if (known := self.facts.known.get(new.dag_id)) is not None:
+            paused = known.is_paused
+        else:
             own = new.is_paused_upon_creation
-            paused = self.settings.core.dags_are_paused_at_creation if own is None else own
+            paused = self.facts.starts_paused if own is None else own
         created = [] if paused else self._future(new)
         return DagPlan(dag_id=new.dag_id, file=new.file, change="added", created_runs=created, is_paused=paused)
 
@@ -205,10 +198,10 @@ class _Comparison:
         )  # fmt: skip
 
     def _future(self, new: SerializedDag) -> list[datetime]:
-        return self._dates(new, read.first_run(self.connection, new, self.now))
+        return self._dates(new, read.first_run(new, self.facts.known.get(new.dag_id), self.facts.now))
 
     def _dates(self, dag: SerializedDag, first: RunTimes | None) -> list[datetime]:
-        return list(dates(dag, first, self.now, self.until))
+        return list(dates(dag, first, self.facts.now, self.until))
 
 
 def dates(dag: SerializedDag, first: RunTimes | None, now: datetime, until: datetime) -> Iterator[datetime]:
@@ -217,7 +210,7 @@ def dates(dag: SerializedDag, first: RunTimes | None, now: datetime, until: date
     return (run.logical_date for run in itertools.takewhile(lambda run: run.run_after <= until, runs))
 
 
-def _missing(connection: Connection, settings: Settings, after: _Side) -> Needs:
+def _names(after: _Side) -> Names:
     tasks = [task for dag in after.dags.values() for task in dag.tasks]
     arguments = [task["arguments"] for details in after.details.values() for task in details.values()]
     named = {
@@ -225,12 +218,13 @@ def _missing(connection: Connection, settings: Settings, after: _Side) -> Needs:
         for each in arguments for name, text in each.items()
         if (name == "conn_id" or name.endswith("_conn_id")) and text != "None" and "{{" not in text
     }  # fmt: skip
-    return read.missing(
-        connection,
-        pools={task.pool for task in tasks},
-        queues={task.queue or settings.core.default_queue for task in tasks},
-        connections=named,
-        silent_after_s=settings.worker.heartbeat_timeout,
+    assets = Assets.of(after.dags.values(), Assets(set(), set()))
+    return Names(
+        dags=sorted(after.dags),
+        pools=sorted({task.pool for task in tasks}),
+        queues=sorted({task.queue or "" for task in tasks}),
+        connections=sorted(named),
+        assets=sorted(assets.updated | assets.consumed),
     )
 
 
@@ -271,14 +265,10 @@ def _written(folder: Path, files: Mapping[str, BundleFile]) -> Path:
     return folder
 
 
-def _contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def _compared(before: Mapping[str, bytes], now: Mapping[str, bytes]) -> Files:
+def _compared(before: Mapping[str, BundleFile], now: Mapping[str, BundleFile]) -> Files:
     return {
         "added": sorted(now.keys() - before.keys()),
-        "changed": sorted(path for path in now.keys() & before.keys() if now[path] != before[path]),
+        "changed": sorted(path for path in now.keys() & before.keys() if now[path].content != before[path].content),
         "removed": sorted(before.keys() - now.keys()),
     }
 

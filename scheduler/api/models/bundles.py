@@ -1,7 +1,7 @@
 """Bundles, their versions and files."""
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -96,6 +96,19 @@ class Rollback(Body):
     """The version to make live again; null: the one that was live before."""
 
     version_number: int | None = Field(default=None, ge=1, le=2**31 - 1)
+
+
+Names = Annotated[list[Annotated[str, Field(max_length=1000)]], Field(max_length=10_000)]
+
+
+class PlanNames(Body):
+    """What the folder of a plan names. The queue "" is the default one."""
+
+    dags: Names
+    pools: Names
+    queues: Names
+    connections: Names
+    assets: Names
 
 
 class Differences(Model):

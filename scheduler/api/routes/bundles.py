@@ -1,14 +1,16 @@
 """Bundles: upload a version, roll back, and read versions with their files."""
 
+import io
 import tempfile
-from collections.abc import Mapping
-from typing import IO, Annotated, Any
+from collections.abc import Callable, Mapping
+from typing import IO, Annotated, Any, TypeVar, TypeVarTuple
 
 import anyio
 import anyio.to_thread
 from anyio.lowlevel import RunVar
 from fastapi import Header, Path, Query, Request, Response
 from fastapi.responses import PlainTextResponse
+from pydantic import TypeAdapter
 
 from paceline.exceptions import NotFoundError
 from scheduler.actions import bundles as actions
@@ -18,9 +20,13 @@ from scheduler.api.errors import documented
 from scheduler.api.models import bundles as models
 from scheduler.api.params import Page
 from scheduler.dagfiles.bundle_cache import StoredContents
-from scheduler.dagfiles.bundle_files import read_archive
+from scheduler.dagfiles.bundle_files import read_archive, write_archive
 from scheduler.store.read import bundles as reads
+from scheduler.store.read import plan as read_plan
 from scheduler.store.read.listing import Row
+
+R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 
 router = new_router(prefix="/bundles", tags=["Bundle"])
 
@@ -29,9 +35,10 @@ LONGEST_TEXT = 1 << 20
 #: Bytes of an upload that stay in memory.
 SMALL_UPLOAD = 1 << 20
 ARCHIVE = {"type": "string", "format": "binary"}
+FACTS = TypeAdapter(read_plan.PlanFacts)
 Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
 Text = Annotated[str, Query(max_length=actions.LONGEST)]
-#: Archives are read one after the other, since each may take all bytes that a bundle may have.
+#: Archives are read and written one after the other, since each may take all bytes that a bundle may have.
 _one_at_a_time: RunVar[anyio.CapacityLimiter] = RunVar("reading of archives")
 
 
@@ -72,10 +79,14 @@ async def deploy_bundle(request: Request, api: Api, bundle_name: str, message: T
         async for part in request.stream():
             packed.write(part)
         packed.seek(0)
-        limiter = _one_at_a_time.get(None)
-        if limiter is None:
-            _one_at_a_time.set(limiter := anyio.CapacityLimiter(1))
-        return await anyio.to_thread.run_sync(_deploy, api, bundle_name, packed, message, origin, limiter=limiter)
+        return await _alone(_deploy, api, bundle_name, packed, message, origin)
+
+
+async def _alone(work: Callable[[*Ts], R], *args: *Ts) -> R:
+    limiter = _one_at_a_time.get(None)
+    if limiter is None:
+        _one_at_a_time.set(limiter := anyio.CapacityLimiter(1))
+    return await anyio.to_thread.run_sync(work, *args, limiter=limiter)
 
 
 def _deploy(api: Call, bundle_name: str, packed: IO[bytes], message: str, origin: str) -> Row:
@@ -87,6 +98,13 @@ def _deploy(api: Call, bundle_name: str, packed: IO[bytes], message: str, origin
 def roll_back_bundle(api: Api, bundle_name: str, body: models.Rollback) -> Row:
     """Make an earlier version of a bundle live again, or the one that was live before."""
     return actions.roll_back(api.actor, bundle_name, body.version_number)
+
+
+@router.post("/{bundle_name}/plan", OPERATOR_OF_BUNDLE, only_reads=True, response_model=read_plan.PlanFacts)
+def get_plan_facts(api: Api, bundle_name: str, body: models.PlanNames) -> Response:
+    """Show what `paceline plan` compares a folder with that has these names. Nothing is stored."""
+    facts = api.read(read_plan.facts, api.settings, bundle_name, read_plan.Names(**body.model_dump()))
+    return Response(FACTS.dump_json(facts), media_type="application/json")
 
 
 @router.get("/{bundle_name}/versions/{version_number}", VIEWER_OF_BUNDLE, response_model=models.BundleVersion)
@@ -103,6 +121,24 @@ def get_bundle_changes(
     version = api.read(reads.version, bundle_name, version_number)
     old = None if since is None else api.read(reads.version, bundle_name, since)["id"]
     return api.read(reads.changes, version["id"], old)
+
+
+@router.get(
+    "/{bundle_name}/versions/{version_number}/archive",
+    OPERATOR_OF_BUNDLE,
+    response_class=Response,
+    responses={200: {"content": {"application/gzip": {"schema": ARCHIVE}}}},
+)
+async def get_bundle_archive(api: Api, bundle_name: str, version_number: Number) -> Response:
+    """Download the files of a version as a tar.gz archive."""
+    return Response(await _alone(_archive, api, bundle_name, version_number), media_type="application/gzip")
+
+
+def _archive(api: Call, bundle_name: str, version_number: int) -> bytes:
+    version = api.read(reads.version, bundle_name, version_number)
+    target = io.BytesIO()
+    write_archive(StoredContents.over(api.read, api.settings).files(version["id"]), target)
+    return target.getvalue()
 
 
 @router.get("/{bundle_name}/versions/{version_number}/files", VIEWER_OF_BUNDLE, response_model=models.BundleFilePage)

@@ -1,16 +1,20 @@
 """What `paceline plan` compares a folder with: the live DAGs of a bundle, their next and open runs, and what tasks need."""
 
+import json
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Self
+from typing import Annotated, Self
 
+from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 from sqlalchemy import Connection
 
 from paceline.authoring.timetables.base import RunTimes
 from paceline.states import RUN_UNFINISHED
 from scheduler.serialized.dag import SerializedDag
+from scheduler.settings import Settings
 from scheduler.store.dags import schedules
+from scheduler.store.db import clock
 from scheduler.store.db.clock import LIVE_WORKER
 from scheduler.store.db.rows import EngineReader
 
@@ -21,6 +25,13 @@ UPDATED = (
     " cross join jsonb_array_elements(v.data->'tasks') t)"
 )
 CONSUMED = f"select array(select distinct jsonb_array_elements_text(v.data->'schedule'->'uris') {OTHERS})"
+#: A DAG that pydantic writes and reads as it is stored.
+StoredDag = Annotated[
+    SerializedDag,
+    PlainValidator(lambda data: data if isinstance(data, SerializedDag) else SerializedDag.from_json(data)),
+    PlainSerializer(lambda dag: json.loads(dag.to_json())),
+    WithJsonSchema({"type": "object"}),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +49,32 @@ class LiveBundle:
 class LiveDag:
     """An active DAG of the bundle."""
 
-    dag: SerializedDag
+    dag: StoredDag
     is_paused: bool
     #: The run that is planned next.
     next: RunTimes | None
     #: The open runs by the number of the version of the DAG that they keep.
     open_runs: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDag:
+    """A DAG that exists or existed before, with the logical date and the end of the interval of its newest scheduled run."""
+
+    is_paused: bool
+    last: datetime | None = None
+    covered: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """What the folder of a plan names. The queue "" is the default one."""
+
+    dags: Collection[str]
+    pools: Collection[str]
+    queues: Collection[str]
+    connections: Collection[str]
+    assets: Collection[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +107,65 @@ class Owner:
     dag_id: str
     bundle: str | None
     file: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assets:
+    """The URIs that DAGs update, and those that DAGs wait for."""
+
+    updated: set[str]
+    consumed: set[str]
+
+    @classmethod
+    def of(cls, dags: Iterable[SerializedDag], others: "Assets") -> Self:
+        """Those of these DAGs and of the others."""
+        dags = list(dags)
+        updated = {uri for dag in dags for task in dag.tasks for uri in task.outlets}
+        return cls(updated | others.updated, {uri for dag in dags for uri in dag.schedule.get("uris", ())} | others.consumed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFacts:
+    """What `paceline plan` compares a folder with."""
+
+    now: datetime
+    live_version: int | None
+    #: The active DAGs of the bundle, by ID.
+    dags: dict[str, LiveDag]
+    #: The named DAGs that exist or existed before, and whether the other ones would start paused.
+    known: dict[str, KnownDag]
+    starts_paused: bool
+    #: The named DAGs that the DAGs folder or another bundle has.
+    owners: list[Owner]
+    #: Those assets of other DAGs that the bundle has too.
+    other_assets: Assets
+    missing: Needs
+
+
+def facts(connection: Connection, settings: Settings, name: str, names: Names) -> PlanFacts:
+    """What a plan for a bundle compares a folder with that has these names."""
+    now = clock.now(connection)
+    live = dags(connection, name, now)
+    own = Assets.of((each.dag for each in live.values()), Assets(set(), set()))
+    uris = {*names.assets, *own.updated, *own.consumed}
+    others = other_assets(connection, name)
+    taken = owners(connection, names.dags, name)
+    return PlanFacts(
+        now=now,
+        live_version=bundle(connection, name).number,
+        dags=live,
+        known=known(connection, set(names.dags) - {owner.dag_id for owner in taken}),
+        starts_paused=settings.core.dags_are_paused_at_creation,
+        owners=taken,
+        other_assets=Assets(others.updated & uris, others.consumed & uris),
+        missing=missing(
+            connection,
+            pools=names.pools,
+            queues={queue or settings.core.default_queue for queue in names.queues},
+            connections=names.connections,
+            silent_after_s=settings.worker.heartbeat_timeout,
+        ),
+    )
 
 
 def bundle(connection: Connection, name: str) -> LiveBundle:
@@ -115,7 +205,7 @@ def dags(connection: Connection, name: str, now: datetime) -> dict[str, LiveDag]
     for row in found:
         dag = SerializedDag.from_json(row.data)
         planned = next(iter(schedules.upcoming(connection, row.dag_id, count=1)), None)
-        newest = first_run(connection, dag, now)
+        newest = first_run(dag, known(connection, [row.dag_id]).get(row.dag_id), now)
         # As in services/plan: without catchup, only the newest due run counts.
         skips_ahead = (
             not dag.catchup and newest is not None and planned is not None and planned.run_after <= newest.run_after <= now
@@ -125,15 +215,17 @@ def dags(connection: Connection, name: str, now: datetime) -> dict[str, LiveDag]
     return live
 
 
-def is_paused(connection: Connection, dag_id: str) -> bool | None:
-    """Whether a DAG that existed before is paused; None for a new one."""
-    found: bool | None = EngineReader(connection).value("select is_paused from dag_schedule where dag_id = %s", (dag_id,))
-    return found
+def known(connection: Connection, dag_ids: Collection[str]) -> dict[str, KnownDag]:
+    """What those of these DAGs have that exist or existed before."""
+    rows = connection.exec_driver_sql("select dag_id, is_paused from dag_schedule where dag_id = any(%s)", (list(dag_ids),)).all()
+    return {
+        row.dag_id: KnownDag(row.is_paused, *(schedules.newest_scheduled(connection, row.dag_id) or (None, None))) for row in rows
+    }
 
 
-def first_run(connection: Connection, dag: SerializedDag, now: datetime) -> RunTimes | None:
+def first_run(dag: SerializedDag, before: KnownDag | None, now: datetime) -> RunTimes | None:
     """The first run that this version of a DAG would create if it became live now."""
-    last, covered = schedules.newest_scheduled(connection, dag.dag_id) or (None, None)
+    last, covered = (None, None) if before is None else (before.last, before.covered)
     return schedules.next_run(dag, last, now, covered=covered)
 
 
@@ -144,21 +236,6 @@ def owners(connection: Connection, dag_ids: Collection[str], bundle: str) -> lis
         "select dag_id, bundle, file from dag where is_active and dag_id = any(%s) and bundle is distinct from %s order by dag_id",
         (list(dag_ids), bundle),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Assets:
-    """The URIs that DAGs update, and those that DAGs wait for."""
-
-    updated: set[str]
-    consumed: set[str]
-
-    @classmethod
-    def of(cls, dags: Iterable[SerializedDag], others: "Assets") -> Self:
-        """Those of these DAGs and of the others."""
-        dags = list(dags)
-        updated = {uri for dag in dags for task in dag.tasks for uri in task.outlets}
-        return cls(updated | others.updated, {uri for dag in dags for uri in dag.schedule.get("uris", ())} | others.consumed)
 
 
 def other_assets(connection: Connection, bundle: str) -> Assets:

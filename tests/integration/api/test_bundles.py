@@ -4,6 +4,7 @@ import gzip
 import io
 import socket
 import tarfile
+import zlib
 from collections.abc import Callable, Iterator
 
 import httpx
@@ -13,7 +14,7 @@ from support.scenario import Scenario, dag
 from support.waiting import eventually
 
 from scheduler.api.call import PREFIX
-from scheduler.dagfiles.bundle_files import write_archive
+from scheduler.dagfiles.bundle_files import read_archive, write_archive
 from scheduler.settings import Settings
 from scheduler.store.dags.bundles import BundleFile
 
@@ -66,6 +67,45 @@ def test_a_deployed_version_is_shown_with_its_files_and_goes_live(web: Web, http
     assert plain.text == "DAG\n"
     missing = http.get(f"{PREFIX}/bundles/sales/versions/1/files/etc/passwd")
     assert (missing.status_code, "has no file" in missing.json()["detail"]) == (404, True)
+
+
+def test_a_version_is_downloaded_as_it_was_deployed(web: Web, http: httpx.Client) -> None:
+    files = {"a.py": GOOD, "data/numbers": bytes(range(256))}
+    deploy(http, files)
+
+    answer = http.get(f"{PREFIX}/bundles/sales/versions/1/archive")
+
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/gzip")
+    found = read_archive(io.BytesIO(answer.content), web.settings.bundles)
+    assert {path: file.content for path, file in found.items()} == files
+    assert http.get(f"{PREFIX}/bundles/sales/versions/2/archive").status_code == 404
+    with web.engine.begin() as connection:
+        connection.exec_driver_sql("update bundle_blob set content = %s", (zlib.compress(b"other"),))
+    tampered = http.get(f"{PREFIX}/bundles/sales/versions/1/archive")
+    assert "a.py is not what was deployed" in tampered.json()["detail"]
+
+
+def test_facts_for_a_plan_need_the_right_to_deploy_and_are_not_audited(web: Web, http: httpx.Client, scenario: Scenario) -> None:
+    scenario.add(dag("local", {"t": []}))
+    deploy(http, {"a.py": GOOD})
+    parse_next(web.engine)
+    names = {"dags": ["a", "local", "new"], "pools": ["big"], "queues": [], "connections": ["db"], "assets": []}
+    statuses = {}
+    for name, rights in {"viewer": {"role": "viewer"}, "own": {"tags": {"bundle:sales": "operator"}}}.items():
+        with web.http(web.account(name, **rights)) as other:
+            statuses[name] = [
+                other.post(f"{PREFIX}/bundles/sales/plan", json=names).status_code,
+                other.get(f"{PREFIX}/bundles/sales/versions/1/archive").status_code,
+            ]
+
+    facts = http.post(f"{PREFIX}/bundles/sales/plan", json=names).json()
+
+    assert statuses == {"viewer": [403, 403], "own": [200, 200]}
+    assert (facts["live_version"], list(facts["dags"]), list(facts["known"])) == (1, ["a"], ["a"])
+    assert facts["owners"] == [{"dag_id": "local", "bundle": None, "file": "local.py"}]
+    assert (facts["missing"]["pools"], facts["missing"]["connections"]) == (["big"], ["db"])
+    with web.engine.connect() as connection:
+        assert connection.exec_driver_sql("select event from audit where status < 400").scalars().all() == ["bundles.deploy"]
 
 
 def test_a_second_version_is_compared_and_rolled_back(web: Web, http: httpx.Client) -> None:

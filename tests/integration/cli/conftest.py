@@ -1,18 +1,25 @@
 """The command line on a real database and broker."""
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 from click.testing import CliRunner, Result
 from support.rest import Rest
 from support.scenario import Scenario, dag
+from support.waiting import eventually
 
+from scheduler.api import app
+from scheduler.api.serve import config
 from scheduler.cli import paceline
 from scheduler.settings import Settings
+from scheduler.store.accounts import accounts, logins
+from scheduler.store.db.database import transact
 
 
 @dataclass
@@ -68,6 +75,30 @@ def rest(settings: Settings) -> Iterator[Rest]:
     """The REST API on the same database."""
     with Rest(settings) as client:
         yield client
+
+
+@pytest.fixture
+def web(settings: Settings) -> Iterator[Callable[..., dict[str, str]]]:
+    """A web process: the environment of a client whose account has the given rights."""
+    settings = settings.model_copy(update={"web": settings.web.model_copy(update={"port": 0})})
+    made = app.create(settings)
+    server = uvicorn.Server(config(settings, made))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    eventually(lambda: server.started, timeout=30)
+    port = server.servers[0].sockets[0].getsockname()[1]
+
+    def account(name: str, role: str | None = None, **tags: str) -> dict[str, str]:
+        engine = made.state.service.engine
+        rights = {f"bundle:{bundle}": of for bundle, of in tags.items()}
+        account = transact(engine, accounts.create, name, "correct horse battery", role=role, tags=rights)
+        token, _ = transact(engine, logins.issue, account.id, "token", lasts_s=600.0, name="test")
+        return {"PACELINE_URL": f"http://127.0.0.1:{port}", "PACELINE_TOKEN": token}
+
+    yield account
+    made.state.service.stopping.set()
+    server.should_exit = True
+    thread.join(30)
 
 
 @pytest.fixture

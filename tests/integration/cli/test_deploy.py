@@ -9,19 +9,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-import uvicorn
 from support.bundle_parsing import BROKEN, GOOD, parse_next
 from support.processes import free_port
 from support.scenario import Scenario
-from support.waiting import eventually
 
-from scheduler.api import app
-from scheduler.api.serve import config
 from scheduler.cli.deploy import origin_of
 from scheduler.messaging.wakeups import BUNDLES_KEY, Wakeups
-from scheduler.settings import Settings
-from scheduler.store.accounts import accounts, logins
-from scheduler.store.db.database import transact
 
 from .conftest import Cli
 
@@ -49,30 +42,6 @@ def parsing(scenario: Scenario) -> Iterator[None]:
     yield
     stop.set()
     thread.join()
-
-
-@pytest.fixture
-def web(settings: Settings) -> Iterator[Callable[..., dict[str, str]]]:
-    """A web process: the environment of a client whose account has the given rights."""
-    settings = settings.model_copy(update={"web": settings.web.model_copy(update={"port": 0})})
-    made = app.create(settings)
-    server = uvicorn.Server(config(settings, made))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    eventually(lambda: server.started, timeout=30)
-    port = server.servers[0].sockets[0].getsockname()[1]
-
-    def account(name: str, role: str | None = None, **tags: str) -> dict[str, str]:
-        engine = made.state.service.engine
-        rights = {f"bundle:{bundle}": of for bundle, of in tags.items()}
-        account = transact(engine, accounts.create, name, "correct horse battery", role=role, tags=rights)
-        token, _ = transact(engine, logins.issue, account.id, "token", lasts_s=600.0, name="test")
-        return {"PACELINE_URL": f"http://127.0.0.1:{port}", "PACELINE_TOKEN": token}
-
-    yield account
-    made.state.service.stopping.set()
-    server.should_exit = True
-    thread.join(30)
 
 
 @pytest.mark.usefixtures("parsing")

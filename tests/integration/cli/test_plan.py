@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,9 @@ class Deploys:
     def __init__(self, scenario: Scenario, clock: Clock, cli: Cli, folder: Path) -> None:
         self.engine, self.cli, self.folder = scenario.engine, cli, folder
         self.scenario, self.clock = scenario, clock
-        cache = BundleCache(folder.parent / "cache", StoredContents.over(functools.partial(transact, self.engine)), keep=2)
+        cache = BundleCache(
+            folder.parent / "cache", StoredContents.over(functools.partial(transact, self.engine), scenario.settings), keep=2
+        )
         self.manager = BundleManager(self.engine, scenario.settings, lambda: "s", cache)
         self.write("lib/sums.py", SUMS)
 
@@ -308,6 +310,32 @@ def test_a_plan_stores_nothing(deploys: Deploys) -> None:
     deploys.write("sales.py", sales())
     deploys.plan()
     assert count() == before
+
+
+def test_a_plan_against_a_web_process_is_that_of_its_database(deploys: Deploys, web: Callable[..., dict[str, str]]) -> None:
+    """From a machine that has the folder and a token alone."""
+    there = web("ci", default="operator") | {"PACELINE_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none"}
+    deploys.write("sales.py", sales())
+    new = deploys.cli("plan", str(deploys.folder), "--json", **there)
+    assert (new.exit_code, json.loads(new.stdout)["dags"]) == (0, deploys.plan()["dags"])
+    deploys.deploy()
+    assert deploys.cli("dags", "trigger", "sales").exit_code == 0
+    deploys.write("sales.py", sales(schedule="0 7 * * *", more=', default_args={"pool": "big"}', extra=" + 1"))
+    deploys.write("pair.py", "from paceline import DAG\nwith DAG('pair'):\n    pass\n")
+
+    done = deploys.cli("plan", str(deploys.folder), "--json", "--detailed-exitcode", **there)
+
+    own = deploys.plan(code=1)
+    assert (done.exit_code, json.loads(done.stdout)) == (1, own)
+    assert own["problems"] and own["dags"][-1]["open_runs"] == {"1": 1} and own["missing"]["pools"] == ["big"]
+    (deploys.folder / "pair.py").unlink()
+    texts = [deploys.cli("plan", str(deploys.folder), "--markdown", **where).stdout for where in ({}, there)]
+    assert texts[0] == texts[1] != ""
+    assert deploys.cli("plan", str(deploys.folder), "--detailed-exitcode", **there).exit_code == 2
+    other = deploys.cli("plan", str(deploys.folder), "--bundle", "other", **there)
+    assert (other.exit_code, "on this bundle by its tag" in other.stderr) == (1, True)
+    away = deploys.cli("plan", str(deploys.folder), **there | {"PACELINE_URL": "http://127.0.0.1:1"})
+    assert (away.exit_code, "does not answer" in away.stderr) == (4, True)
 
 
 PAIRS = {
