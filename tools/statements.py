@@ -24,7 +24,7 @@ REVIEWED: dict[str, tuple[str, ...]] = {
         "files.py: ORDERS[sort_mode]", "invariants.py: what", "invariants.py: since", "invariants.py: rows",
         "invariants.py: dag_id", "row_versions.py: table", "row_versions.py: condition", "row_versions.py: order",
         "retention.py: rows.table", "retention.py: rows.key", "retention.py: rows.keys",
-        "retention.py: rows.old", "retention.py: rows.free",
+        "retention.py: rows.old", "retention.py: rows.free", "retention.py: rows.object",
     ),
     "each of the constants of the modules that call it": ("fencing.py: statement",),
     "made of columns that the package names and of placeholders, see listing.Filters": (

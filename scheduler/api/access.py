@@ -54,6 +54,13 @@ def tags_with(account: Account, needed: str) -> list[str] | None:
     return sorted(tag for tag, role in account.tags.items() if at_least(role, needed))
 
 
+def may_everywhere(account: Account, needs: Needs) -> bool:
+    """Whether an account may use a route by its own role, on every DAG and bundle."""
+    if needs.scope == "bundle":
+        return may(account, needs)
+    return needs.scope == "login" or at_least(account.role, needs.role)
+
+
 def may(account: Account, needs: Needs, dag_tags: list[str] | None = None) -> bool:
     """Whether an account may use a route; `dag_tags` are the tags of the DAG or bundle of its path, if it has one."""
     if needs.scope == "bundle":

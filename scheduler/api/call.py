@@ -163,7 +163,7 @@ def begin(request: Request) -> Call:
     needs = access.TABLE.get(name) or access.OUTSIDE.get(name)
     if needs is None:
         raise ForbiddenError("This route declares no right.")
-    if request.method in SAFE and (needs.scope == "login" or access.at_least(account.role, needs.role)):
+    if request.method in SAFE and access.may_everywhere(account, needs):
         return Call(service, account, address)  # nothing to look up, nothing to record
     body = getattr(request, "_json", None) if request.method not in SAFE else None
     transact(service.engine, _admit, request, account, needs, body, address)

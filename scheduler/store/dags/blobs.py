@@ -1,6 +1,6 @@
 """The contents of the files of bundles: compressed in the table bundle_blob, or as objects at `bundles.code_url`.
 
-The row of an object has no content. It keeps the object: whoever stores or deletes one has its row locked until the commit.
+The row of an object has no content. It keeps the object: a process that stores or deletes one locks its row until the commit.
 """
 
 import contextlib

@@ -151,9 +151,10 @@ def version(connection: Connection, dag_id: str, number: int) -> Row:
 def pinned_file(connection: Connection, version_id: int) -> tuple[int, str] | None:
     """The bundle version of a DAG version, and the DAG file in it; None if it has no bundle version."""
     row = connection.exec_driver_sql(
-        "select bundle_version_id, data->>'file' from dag_version where id = %s and bundle_version_id is not null", (version_id,)
+        "select bundle_version_id, data->>'file' as file from dag_version where id = %s and bundle_version_id is not null",
+        (version_id,),
     ).first()
-    return None if row is None else (row[0], row[1])
+    return None if row is None else (row.bundle_version_id, row.file)
 
 
 def source(connection: Connection, version_id: int) -> str | None:
