@@ -18,6 +18,7 @@ def test_requests_are_answered_in_place_one_or_many(page: Page, installation: In
         rows = page.locator("tbody tr", has_text="price list")
         expect(rows).to_have_count(3)
         expect(rows.first.get_by_role("link", name="place-one", exact=True)).to_be_visible()
+        expect(rows.first.get_by_role("button", name="Respond")).to_be_in_viewport(ratio=1)
         rows.first.get_by_role("button", name="Reject").click()
         sure = page.get_by_role("dialog", name="Send this answer?")
         expect(sure).to_contain_text("Publish the price list of week 48?")

@@ -36,7 +36,8 @@ def test_counts_of_pools_and_queues_lead_to_what_they_count(page: Page, installa
         expect(page.get_by_label("State")).to_have_value("queued")
         row = page.locator("tbody tr", has_text="render").filter(has_text="counted")
         expect(row).to_be_visible()
-        row.get_by_role("link", name="render").click()
+        row.get_by_role("link", name="Why it waits").click()
+        expect(page).to_have_url(re.compile(r"/dags/stranded/runs/counted/tasks/render/-/why$"))
         expect(page.get_by_text("No live worker listens to queue 'gpu_hosts'").first).to_be_visible()
     finally:
         installation.cli("runs", "mark", "stranded", "counted", "failed")

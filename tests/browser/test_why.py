@@ -17,6 +17,7 @@ from support.scenario import Scenario
 from support.waiting import eventually
 
 from browser.conftest import PASSWORD
+from browser.test_pages import with_moments
 from scheduler.api import app, serve
 from scheduler.settings import Settings
 from scheduler.store.accounts import accounts
@@ -61,7 +62,8 @@ def test_the_page_explains_each_situation_as_the_command_line_and_the_api_do(
                 answer = answers(cli, rest, one)
                 # A page is about one instance, so it names no other.
                 answer["waiting_for"] = [text for text in answer["waiting_for"] if "; this is about index " not in text]
-                explained[f"{name}, {moment}"] = plain(answer["waiting_for"]), [step["text"] for step in answer["history"]]
+                sentences = [with_moments(text) for text in plain(answer["waiting_for"])]
+                explained[f"{name}, {moment}"] = sentences, [with_moments(step["text"]) for step in answer["history"]]
                 shown[f"{name}, {moment}"] = read(page, address, one, answer)
                 if moment == "live":
                     one.solve(place)

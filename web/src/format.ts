@@ -57,7 +57,6 @@ const MOMENT = /\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00| UTC)/g
 /** A sentence of the server with its times in the zone of the pages, which it names. */
 export function inZone(text: string): string {
   const name = zoneName()
-  if (name === 'UTC') return text
   return text.replace(MOMENT, (found) => `${moment(found.replace(' UTC', 'Z').replace(' ', 'T'))} ${name}`)
 }
 

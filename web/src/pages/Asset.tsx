@@ -1,7 +1,7 @@
 /** An asset: what leads to it and what it starts, how fresh it is, and its updates with their runs. */
 import { useEffect, useMemo, useState } from 'preact/hooks'
 import { api, ok } from '../api/client'
-import { duration, now, runName, span } from '../format'
+import { now, runName, span } from '../format'
 import { curve, type Placed } from '../graph/model'
 import { layout } from '../graph/layouts'
 import { useLive } from '../live/resource'
@@ -79,7 +79,7 @@ function Freshness({ events }: { events: readonly AssetEvent[] | undefined }) {
   return (
     <>
       <span>{s.updated} <Time at={events[0]!.timestamp} /></span>
-      {usual !== null && <span class={age > 2 * usual ? 'tag warn' : ''}>{age > 2 * usual ? s.late(duration(usual)) : s.usual(duration(usual))}</span>}
+      {usual !== null && <span class={age > 2 * usual ? 'tag warn' : ''}>{age > 2 * usual ? s.late(span(usual)) : s.usual(span(usual))}</span>}
     </>
   )
 }

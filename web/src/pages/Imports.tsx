@@ -36,7 +36,7 @@ export default function Imports() {
               <section key={one.import_error_id} class="card">
                 <header class="row wrap">
                   <Icon name="imports" />
-                  <h2 class="mono grow">{one.filename}{line !== null && <span class="soft">, {t.imports.line(line)}</span>}</h2>
+                  <h2 class="mono" style={{ flex: '1 1 240px', overflowWrap: 'anywhere' }}>{one.filename}{line !== null && <span class="soft">, {t.imports.line(line)}</span>}</h2>
                   <span class="small dim">{t.imports.seen(relative(one.timestamp))}</span>
                   {mayAnywhere('operator') && <Button icon="clear" onClick={() => void parse(one.filename)}>{t.imports.again}</Button>}
                   <Copy text={one.stack_trace} />

@@ -47,6 +47,8 @@ export default function RequiredActions() {
     nudge('runs')
     await live.refresh()
   }
+  // Most requests have no deadline, and all operators may answer them: a column that says nothing leaves its room to the buttons.
+  const some = (has: (one: Asked) => unknown) => live.data.value?.hitl_details.some(has) ?? false
   const columns: Column<Asked>[] = [
     { key: 'subject', head: a.subject, class: 'wide', cell: (one) => <><button type="button" class="as-link" onClick={() => open(one)}>{one.subject}</button>{one.body && <span class="run-note small soft" title={one.body}>{one.body}</span>}</> },
     { key: 'dag', head: a.dag, cell: (one) => <><a href={href(to('dags', one.task_instance.dag_id))}>{one.task_instance.dag_id}</a><a class="run-note small soft" href={href(to('dags', one.task_instance.dag_id, 'runs', one.task_instance.dag_run_id))} title={one.task_instance.dag_run_id}>{runName(one.task_instance.dag_run_id)}</a></> },
@@ -54,9 +56,9 @@ export default function RequiredActions() {
     { key: 'since', head: a.since, class: 'named', cell: (one) => <Time at={one.created_at} /> },
     ...(kind === 'waiting'
       ? [
-          { key: 'deadline', head: a.deadline, class: 'named', cell: (one: Asked) => one.respond_by && <span class={Date.parse(one.respond_by) - minute.value < 3_600_000 ? 'wrong' : ''}><Time at={one.respond_by} /></span> },
-          { key: 'default', head: a.default, class: 'hide-m', cell: (one: Asked) => <span class="soft">{one.defaults?.join(', ') ?? ''}</span> },
-          { key: 'assigned', head: a.assigned, class: 'hide-m', cell: (one: Asked) => <span class="soft">{(one.assigned_users ?? []).map((user) => user.name).join(', ') || a.anyone}</span> },
+          ...(some((one) => one.respond_by) ? [{ key: 'deadline', head: a.deadline, class: 'named', cell: (one: Asked) => one.respond_by && <span class={Date.parse(one.respond_by) - minute.value < 3_600_000 ? 'wrong' : ''}><Time at={one.respond_by} /></span> }] : []),
+          ...(some((one) => one.defaults?.length) ? [{ key: 'default', head: a.default, class: 'hide-m', cell: (one: Asked) => <span class="soft">{one.defaults?.join(', ') ?? ''}</span> }] : []),
+          ...(some((one) => one.assigned_users?.length) ? [{ key: 'assigned', head: a.assigned, class: 'hide-m', cell: (one: Asked) => <span class="soft">{(one.assigned_users ?? []).map((user) => user.name).join(', ') || a.anyone}</span> }] : []),
           { key: 'act', head: '', right: true, cell: (one: Asked) => <span class="answers">{(answers(one).length <= MOST_BUTTONS ? answers(one) : []).map((option) => <Button key={option} label={`${option}: ${one.subject}`} onClick={() => void give([one], option)}>{option}</Button>)}<Button kind="plain" onClick={() => open(one)}>{a.respond}</Button></span> },
         ]
       : [

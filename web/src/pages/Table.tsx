@@ -1,7 +1,7 @@
 /** A table: how fresh it is, its rows and columns over time, and its versions with the runs that published them. */
 import { api, ok } from '../api/client'
 import type { components } from '../api/schema'
-import { count, duration, now, runName } from '../format'
+import { count, now, runName, span } from '../format'
 import { useLive } from '../live/resource'
 import { Copy, Empty, Note, Skeleton, Time } from '../parts/basic'
 import { Head } from '../parts/Head'
@@ -75,7 +75,7 @@ function Freshness({ versions }: { versions: readonly Version[] }) {
   return (
     <>
       <span>{t.assets.updated} <Time at={times[0]} /></span>
-      {usual !== null && <span class={isLate ? 'tag warn' : ''}>{isLate ? t.assets.late(duration(usual)) : t.assets.usual(duration(usual))}</span>}
+      {usual !== null && <span class={isLate ? 'tag warn' : ''}>{isLate ? t.assets.late(span(usual)) : t.assets.usual(span(usual))}</span>}
     </>
   )
 }

@@ -10,7 +10,7 @@ import { State } from '../parts/State'
 import { href, query, setQuery, to } from '../shell/router'
 import { STATES, label } from '../states'
 import { t } from '../strings'
-import { taskHref } from './dag/TasksTab'
+import { taskHref, whyHref } from './dag/TasksTab'
 
 const k = t.tasks
 const SIZE = 100
@@ -36,7 +36,7 @@ export default function Tasks() {
     { key: 'task', head: t.dag.task, class: 'wide', cell: (ti) => <><a href={href(taskHref(ti))}><span class="soft">{ti.dag_id} / </span><strong>{ti.task_id}</strong>{ti.map_index >= 0 ? ` [${ti.rendered_map_index ?? ti.map_index}]` : ''}</a><a class="run-note small soft" href={href(to('dags', ti.dag_id, 'runs', ti.dag_run_id))} title={ti.dag_run_id}>{runName(ti.dag_run_id)}</a></> },
     { key: 'start', head: t.run.started, order: 'start_date', class: 'named', cell: (ti) => <Time at={ti.start_date} /> },
     { key: 'took', head: t.run.duration, right: true, class: 'named', cell: (ti) => <Took start={ti.start_date} end={ti.end_date} open={ti.state === 'running'} /> },
-    { key: 'reason', head: t.task.error, class: 'wide reason hide-s', cell: (ti) => (ti.reason ? <span class={ti.state === 'failed' ? 'wrong' : 'soft small'} title={ti.reason}>{ti.reason}</span> : '') },
+    { key: 'reason', head: t.task.error, class: 'wide reason hide-s', cell: (ti) => (['scheduled', 'queued'].includes(ti.state ?? '') ? <a class="small soft" href={href(whyHref(ti))}>{t.run.waits}</a> : ti.reason ? <span class={ti.state === 'failed' ? 'wrong' : 'soft small'} title={ti.reason}>{ti.reason}</span> : '') },
     { key: 'pool', head: t.task.pool, order: 'pool', class: 'hide-m', cell: (ti) => <span class="soft">{ti.pool}</span> },
     { key: 'queue', head: t.task.queue, order: 'queue', class: 'hide-m', cell: (ti) => <span class="soft">{ti.queue}</span> },
     { key: 'worker', head: t.task.worker, class: 'hide-m', cell: (ti) => <span class="soft">{ti.worker}</span> },

@@ -5,7 +5,8 @@ import { toString } from 'cronstrue'
 export function inWords(expression: string): string {
   try {
     const text = toString(expression, { use24HourTimeFormat: true })
-    return text.charAt(0).toLowerCase() + text.slice(1)
+    const said = text.charAt(0).toLowerCase() + text.slice(1)
+    return /^at \d\d:\d\d$/.test(said) ? `every day ${said}` : said
   } catch {
     return expression
   }

@@ -3,6 +3,7 @@ import { signal } from '@preact/signals'
 import { useEffect, useState } from 'preact/hooks'
 import { api, ok } from '../api/client'
 import type { components } from '../api/schema'
+import { runName } from '../format'
 import { nudge } from '../live/changes'
 import { forget } from '../live/resource'
 import { attempt, Dialog, toast } from '../parts/overlay'
@@ -97,7 +98,7 @@ function targets(text: string, found: Found | null): Target[] {
   const page = (kind: string, name: string, icon: IconName, where: string): Target => ({ key: `${kind} ${where}`, kind, text: name, icon, act: () => go(where) })
   const places = PLACES.flatMap((group) => group.links).filter((one) => mayVisit(one) && one.text.toLowerCase().includes(wanted)).map((one) => page(k.page, one.text, one.icon, one.path))
   const starts = wanted ? places.filter((one) => one.text.toLowerCase().startsWith(wanted)) : []
-  if (!wanted) return [...ofRun(), ...recents().map((one) => page(k.recent, one.text, 'clock', one.path)), ...places, ...(found?.dags ?? []).map((dag) => page(k.dag, dag.dag_id, 'dags', to('dags', dag.dag_id)))]
+  if (!wanted) return [...ofRun(), ...recents().map((one) => page(k.recent, one.text.split(' / ').map(runName).join(' / '), 'clock', one.path)), ...places, ...(found?.dags ?? []).map((dag) => page(k.dag, dag.dag_id, 'dags', to('dags', dag.dag_id)))]
   const nearest = found?.dags[0]
   return [
     ...starts,

@@ -1,6 +1,6 @@
 /** Why a run failed: its first failed task, the message, the end of its log, and what can be done. */
 import type { Timeline } from '../../api/pictures'
-import { spans } from '../../log/ansi'
+import { Line } from '../../log/Line'
 import { Button, Time } from '../../parts/basic'
 import { Mark } from '../../parts/State'
 import { href, to } from '../../shell/router'
@@ -22,7 +22,7 @@ export function Failure({ dagId, runId, failure, onClear }: { dagId: string; run
         </span>
       </header>
       {failure.reason && <p class="pad wrong failure-reason">{failure.reason}</p>}
-      {lines.length > 0 && <pre class="failure-log" tabIndex={0} aria-label={t.task.log}>{lines.map((line, at) => <span key={at}>{spans(line).map((one, part) => <span key={part} class={one.style}>{one.text}</span>)}{'\n'}</span>)}</pre>}
+      {lines.length > 0 && <pre class="failure-log" tabIndex={0} aria-label={t.task.log}>{lines.map((line, at) => <span key={at}><Line text={line} search="" />{'\n'}</span>)}</pre>}
     </section>
   )
 }

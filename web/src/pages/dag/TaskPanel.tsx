@@ -1,5 +1,6 @@
 /** A task instance beside the grid. The arrow keys lead to the same task in the run before and after; Escape closes it. */
 import { useEffect } from 'preact/hooks'
+import { runName } from '../../format'
 import { Button } from '../../parts/basic'
 import { Icon } from '../../parts/icons'
 import { plainKey } from '../../parts/List'
@@ -54,7 +55,7 @@ export default function TaskPanel({ dagId, runId, taskId, runs }: { dagId: strin
               <a class="button plain icon" href={href(page)} aria-label={t.dag.openTask} title={t.dag.openTask}><Icon name="out" /></a>
               <Button kind="plain" icon="close" label={t.close} onClick={close} />
             </div>
-            <a class="small mono soft panel-run" href={href(to('dags', dagId, 'runs', runId))}>{runId}</a>
+            <a class="small soft panel-run" href={href(to('dags', dagId, 'runs', runId))} title={runId}>{runName(runId)}</a>
           </>
         )}
       />

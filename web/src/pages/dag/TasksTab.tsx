@@ -20,6 +20,9 @@ export function taskHref(ti: { dag_id: string; dag_run_id: string; task_id: stri
   return ti.map_index >= 0 ? `${path}/${ti.map_index}` : path
 }
 
+/** What a task instance waits for: its stored reason is from the moment at which the wait began. */
+export const whyHref = (ti: Parameters<typeof taskHref>[0]) => `${taskHref({ ...ti, map_index: -1 })}/${ti.map_index >= 0 ? ti.map_index : '-'}/why`
+
 export function TasksTab({ dagId, runId, taskId, operator }: { dagId: string; runId: string; taskId?: string; operator: boolean }) {
   const [selection, select] = useState<Selection>(NOTHING)
   const [wanted, want] = useState<Wanted | null>(null)
@@ -53,7 +56,7 @@ export function TasksTab({ dagId, runId, taskId, operator }: { dagId: string; ru
     { key: 'try', head: t.task.try_, order: 'try_number', right: true, cell: (ti) => ti.try_number },
     { key: 'start', head: t.run.started, order: 'start_date', cell: (ti) => <Time at={ti.start_date} /> },
     { key: 'took', head: t.run.duration, order: 'duration', right: true, cell: (ti) => <Took start={ti.start_date} end={ti.end_date} open={ti.state === 'running'} /> },
-    { key: 'reason', head: t.task.error, class: 'wide reason', cell: (ti) => (ti.reason ? <span class={ti.state === 'failed' ? 'wrong' : 'soft small'} title={ti.reason}>{ti.reason}</span> : '') },
+    { key: 'reason', head: t.task.error, class: 'wide reason', cell: (ti) => (['scheduled', 'queued'].includes(ti.state ?? '') ? <a class="small soft" href={href(whyHref(ti))}>{t.run.waits}</a> : ti.reason ? <span class={ti.state === 'failed' ? 'wrong' : 'soft small'} title={ti.reason}>{ti.reason}</span> : '') },
     { key: 'pool', head: t.task.pool, order: 'pool', class: 'hide-m', cell: (ti) => <span class="soft">{ti.pool}</span> },
     { key: 'queue', head: t.task.queue, order: 'queue', class: 'hide-m', cell: (ti) => <span class="soft">{ti.queue}</span> },
     { key: 'worker', head: t.task.worker, class: 'hide-m', cell: (ti) => <span class="soft">{ti.worker}</span> },
