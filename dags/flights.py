@@ -1,7 +1,8 @@
 """The flights pipeline: 336,776 departures from New York in 2013, from the source files to a report.
 
-unpack -> ingest -> validate -> clean -> enrich -> complete -> month [1..12] -> four tables -> report. The tasks run on Spark: each
-returns DataFrames, which the next one receives. The results are below `$PACELINE_HOME/data/flights/<run_id>/`.
+unpack -> ingest -> validate -> clean -> enrich -> complete -> month [1..12] -> four tables -> report and publish. The tasks run on
+Spark: each returns DataFrames, which the next one receives. The results are below `$PACELINE_HOME/data/flights/<run_id>/`, and in
+the Iceberg tables `flights.*` if tables are on.
 """
 
 from datetime import timedelta
@@ -9,8 +10,8 @@ from datetime import timedelta
 from flights_parts import expectations, report, source, steps, tables
 from flights_parts.folders import run_folder
 
-from paceline import dag, task
-from paceline.exceptions import FailTask
+from paceline import Asset, dag, task
+from paceline.exceptions import FailTask, NoTablesError, SkipTask
 
 
 @task
@@ -95,6 +96,16 @@ def write_report(results, airlines, counts, checks, run_id):
     return report.write_report(run_folder(run_id), run_id, names=names, counts=counts, checks=checks)
 
 
+@task(outlets=[Asset.table(name) for name in tables.PUBLISHED])
+def publish(results, ti=None):
+    """Replace the Iceberg tables. The success of this task makes all four visible, in one transaction."""
+    try:
+        catalog = ti.catalog
+    except NoTablesError as error:
+        raise SkipTask(str(error)) from None
+    tables.publish(results, catalog)
+
+
 @dag(
     schedule=None,
     catchup=False,
@@ -119,6 +130,7 @@ def flights():
         condition_table(months),
     ]
     write_report(results, raw["airlines"], cleaned["counts"], valid)
+    publish(results)
 
 
 flights()

@@ -176,6 +176,10 @@ class BackfillError(PacelineError):
     exit_code = 2
 
 
+class NoTablesError(PacelineError):
+    """There are no tables where this task runs."""
+
+
 class StaleTryError(PacelineError):
     """A task wrote something after its try had ended: it was cleared, declared lost, or started again by another worker."""
 

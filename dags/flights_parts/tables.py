@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 from flights_parts.folders import attempt
 
 if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
     from pyspark.sql import DataFrame
 
 FIGURES = ("flights", "mean_dep_delay_min", "mean_arr_delay_min", "share_late_15")
 WORST_ROUTES = 20
 # Without routes that are flown less than daily: one bad evening would put them on top.
 LEAST_FLIGHTS_OF_A_ROUTE = 365
+#: The Iceberg tables, in the order of the tasks that compute them.
+PUBLISHED = ("flights.carrier_delays", "flights.monthly", "flights.worst_routes", "flights.conditions")
 _SUMS = ("flights", "dep_delay_min", "arr_delay_min", "late")
 
 
@@ -74,6 +77,20 @@ def condition_table(sums: "DataFrame", folder: Path) -> str:
         for (value,), figures in sorted(_summed(sums, [condition]).items())
     ]
     return write_csv(folder / "conditions.csv", ("condition", "value", *FIGURES), rows)
+
+
+def publish(paths: Iterable[str], catalog: "Catalog") -> None:
+    """Replace the rows of the PUBLISHED tables by those of the CSV files."""
+    from pyarrow.csv import read_csv
+
+    catalog.create_namespace_if_not_exists("flights")
+    for name, path in zip(PUBLISHED, paths, strict=True):
+        rows = read_csv(path)
+        table = catalog.create_table_if_not_exists(name, rows.schema)
+        if table.current_snapshot() is None:
+            table.append(rows)
+        else:
+            table.overwrite(rows)
 
 
 def write_csv(target: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -117,7 +117,10 @@ class TaskInstance(Protocol):
 
     @property
     def catalog(self) -> Any:
-        """The Iceberg tables as a catalog of pyiceberg. The success of the task publishes what it writes; no other end does."""
+        """The Iceberg tables as a catalog of pyiceberg. The success of the task publishes what it writes; no other end does.
+
+        NoTablesError where tables are off.
+        """
 
     def now(self) -> datetime:
         """The time by PostgreSQL's clock, which all of Paceline uses."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import importlib.util
 import os
 import shutil
 import threading
@@ -140,7 +141,12 @@ def _demo_settings(settings: Settings) -> Settings:
     home = settings.home if "PACELINE_HOME" in os.environ else Path("~/.paceline/demo").expanduser()
     paths = Paths(home=home, dags_folder=_dags_folder(settings))
     worker = settings.worker.model_copy(update={"database_url": None})
-    return settings.model_copy(update={"paths": paths, "database": Database(), "broker": Broker(), "worker": worker})
+    tables = settings.tables
+    if not tables.warehouse and importlib.util.find_spec("pyiceberg") is not None:
+        # Its tasks on Spark use no tables, so nothing needs to be fetched for them.
+        tables = tables.model_copy(update={"warehouse": str(home / "warehouse"), "spark_packages": "none"})
+    own = {"paths": paths, "database": Database(), "broker": Broker(), "worker": worker, "tables": tables}
+    return settings.model_copy(update=own)
 
 
 def _dags_folder(settings: Settings) -> Path:
@@ -155,11 +161,11 @@ def _dags_folder(settings: Settings) -> Path:
 
 
 def _forget(settings: Settings) -> None:
-    """Remove the database and logs of an earlier demo. Its results stay."""
+    """Remove the database, tables and logs of an earlier demo. The files of its results stay."""
     from scheduler.embedded import servers
 
     servers.end_orphans(settings.home / "postgres")
-    for name in ("postgres", "postgres.new", "logs"):
+    for name in ("postgres", "postgres.new", "logs", "warehouse"):
         if (settings.home / name).exists():
             shutil.rmtree(settings.home / name)
 
@@ -213,6 +219,8 @@ def _show_result(settings: Settings, run: dict[str, Any], screen: Console) -> No
     ran = [task for task in run["tasks"] if task["started_at"] is not None]
     followed = sum(1 for task in ran if not str(task["queued_by"]).startswith("scheduler"))
     screen.print(Text(f"Report: {folder / 'report.html'}"))
+    if settings.tables.warehouse:
+        screen.print(Text(f"Iceberg tables: {settings.tables.warehouse}/{DAG_ID}"))
     screen.print(
         Text(
             f"{len(ran)} tasks ran in {progress.duration(run['started_at'], run['ended_at'])}; "

@@ -171,6 +171,8 @@ def _tables_of_spark(settings: Settings) -> Finding:
         jars = iceberg.fetched(settings)
     except iceberg.JarsMissingError as missing:
         message, _, fix = str(missing).partition(": ")
+        if settings.tables.spark_packages == iceberg.NONE:
+            return checks.good("spark-tables", message)
         return checks.bad("spark-tables", f"{message}; PySpark tasks run without the catalog.", checks.sentence(fix))
     where = "fetches the jars of Iceberg with its first task" if jars is None else f"uses {', '.join(jars)}"
     return checks.good("spark-tables", f"Spark {where} for tables")

@@ -300,7 +300,7 @@ class Tables(Section):
     url: str = Field(default="", examples=["https://paceline.example/catalog"])
     """Address of the catalog of a web process, for Spark drivers on other machines. Tasks on workers need none."""
     spark_packages: str = ""
-    """Maven coordinates with which Spark uses tables, fetched once. If empty, the runtime of Iceberg for the installed Spark."""
+    """Maven coordinates for tables in Spark. If empty, Iceberg's for the installed Spark; with `none`, Spark uses no tables."""
     spark_jars: str = Field(default="", examples=["/opt/iceberg"])
     """Jars, or folders with jars, with which Spark uses tables, separated by commas. With these, nothing is fetched."""
     keep_dead_tries: Seconds = 86_400

@@ -130,7 +130,8 @@ def check_flights(stack: Stack) -> dict[str, Any]:
 def check_run(run: dict[str, Any]) -> None:
     """The run succeeded, and the heavy queue's tasks, the joins among them, ran on its worker and on no other."""
     expect(run["state"] == "success", f"the run is {run['state']}: {states(run)}")
-    expect({task["state"] for task in run["tasks"]} == {"success"}, f"not every task succeeded: {states(run)}")
+    others = {task["task_id"]: task["state"] for task in run["tasks"] if task["state"] != "success"}
+    expect(others == {"publish": "skipped"}, f"not every task succeeded: {states(run)}")
     heavy = {task["task_id"] for task in run["tasks"] if task["queue"] == HEAVY}
     on_heavy = {task["task_id"] for task in run["tasks"] if re.match(r"worker-spark-heavy[@#]", task["worker"])}
     expect("enrich" in heavy, f"enrich is not on the queue {HEAVY}, only {sorted(heavy)}")

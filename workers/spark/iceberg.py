@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: The newest release of Iceberg that is tested with each feature release of Spark.
 RELEASES = {"3.5": "1.10.2", "4.0": "1.10.2", "4.1": "1.12.0"}
+#: The value of tables.spark_packages with which Spark uses no tables.
+NONE = "none"
 EXTENSIONS = "spark.sql.extensions"
 OURS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 CATALOG_CLASS = "org.apache.iceberg.spark.SparkCatalog"
@@ -79,6 +81,8 @@ def fetched(settings: Settings) -> list[str] | None:
 
 def packages_for(settings: Settings, spark: Installed | None) -> str:
     """The Maven coordinates of Iceberg for a Spark, comma-separated. JarsMissingError if Iceberg has no release for it."""
+    if settings.tables.spark_packages == NONE:
+        raise JarsMissingError("Spark uses no tables, because tables.spark_packages is none: remove that, and it fetches its jars.")
     if settings.tables.spark_packages:
         return settings.tables.spark_packages
     if spark is None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from paceline import secrets_masker
-from paceline.exceptions import PacelineError
+from paceline.exceptions import NoTablesError
 from scheduler.catalog.access import Access
 from scheduler.process import fault_points
 from scheduler.settings import Settings
@@ -31,12 +31,12 @@ def serve_at(uri: str) -> None:
 def of(settings: Settings, claim: Claim, ask: Ask) -> Access:
     """What the claimed try needs to use the catalog; for each further call the same. From now on, its success publishes its tables.
 
-    PacelineError without a warehouse, StaleTryError if the try has ended.
+    NoTablesError without a warehouse, StaleTryError if the try has ended.
     """
     if not settings.tables.warehouse:
-        raise PacelineError(OFF)
+        raise NoTablesError(OFF)
     if not _uri:
-        raise PacelineError(ELSEWHERE)
+        raise NoTablesError(ELSEWHERE)
     if claim.dispatch_id not in _given:
         token = table_tries.give_token(ask, claim)
         secrets_masker.mask_secret(token)

@@ -222,7 +222,10 @@ class TaskInstance:
 
     @functools.cached_property
     def catalog(self) -> Any:
-        """The tables, as a catalog of pyiceberg. What is written with it appears when this task succeeds."""
+        """The tables, as a catalog of pyiceberg. What is written with it appears when this task succeeds.
+
+        NoTablesError where tables are off.
+        """
         access = self._store.tables(self._claim)
         from pyiceberg.catalog import load_catalog
 

@@ -15,7 +15,7 @@ from paceline.authoring.asset import NO_EVENTS, EventReads
 from paceline.authoring.context import DagRun
 from paceline.authoring.triggers import Counts, Target
 from paceline.authoring.xcom import RETURN_KEY
-from paceline.exceptions import PacelineError
+from paceline.exceptions import NoTablesError, PacelineError
 from paceline.states import DUE, FINISHED, HOLDS_SLOTS, UNFINISHED, Branched, Decision, RunState
 from paceline.states import TaskState as S
 from paceline.testing.results import TriggeredRun
@@ -278,7 +278,7 @@ class MemoryStore:
         """Return None, because a run in memory has no other runs."""
 
     def tables(self, claim: Claim) -> Access:
-        raise PacelineError("This run has no database, so it has no tables: run the task on a worker.")
+        raise NoTablesError("This run has no database, so it has no tables: run the task on a worker.")
 
     def secrets(self, claim: Claim) -> MemoryBackend:
         return MemoryBackend(self._environment, variables=self._variables, check=lambda: self._current(claim), stored=self.stored)

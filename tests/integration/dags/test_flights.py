@@ -77,7 +77,7 @@ def flights_run(home: Path) -> Run:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout.splitlines()[-1])
-    assert {row["task_id"]: row["state"] for row in answer["rows"] if row["state"] != "success"} == {}, done.stderr
+    assert {row["task_id"]: row["state"] for row in answer["rows"] if row["state"] != "success"} == {"publish": "skipped"}
     [report] = [row["result"] for row in answer["rows"] if row["task_id"] == "report"]
     folder = home / "data" / "flights" / RUN_ID
     return Run(home, folder, report, {name: (folder / name).read_bytes() for name in TABLES}, answer["broken"])

@@ -45,7 +45,8 @@ def test_flights_is_mapped_over_the_months_and_joins_in_the_report() -> None:
     assert flights.task_dict["month"].expand_spec is not None
     assert all(upstream[table] - {"clean"} == {"month"} for table in TABLES)
     assert upstream["report"] >= TABLES
-    assert len(upstream) == 13
+    assert upstream["publish"] == TABLES
+    assert len(upstream) == 14
 
 
 def test_flights_deletes_what_it_has_read_sends_the_joins_alone_to_the_heavy_workers_and_runs_only_when_triggered() -> None:

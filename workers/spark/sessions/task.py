@@ -94,7 +94,8 @@ def _catalog(settings: Settings, jvm_conf: dict[str, str], own: Mapping[str, str
         jvm_conf |= iceberg.jvm_conf(settings, jvm_conf)
     except JarsMissingError as missing:
         _no_tables[:] = [str(missing)]
-        print(f"{stamp()} WARNING spark: this session has no catalog {settings.tables.catalog!r} of tables. {missing}")  # noqa: T201
+        if settings.tables.spark_packages != iceberg.NONE:
+            print(f"{stamp()} WARNING spark: this session has no catalog {settings.tables.catalog!r} of tables. {missing}")  # noqa: T201
         return {}
     access = give()
     return {} if access is None else iceberg.session_conf(access, own)

@@ -72,6 +72,12 @@ def test_a_spark_that_iceberg_does_not_support_is_named_with_those_that_it_does(
         iceberg.jars(settings(tmp_path), spark(4, 3))
 
 
+def test_none_fetches_nothing(tmp_path: Path) -> None:
+    with pytest.raises(JarsMissingError, match=r"because tables\.spark_packages is none"):
+        iceberg.jars(settings(tmp_path, spark_packages="none"), spark(4, 1))
+    assert not (tmp_path / "jars").exists()
+
+
 def test_jars_of_the_setting_are_files_folders_and_urls(tmp_path: Path) -> None:
     folder, one = tmp_path / "jars", tmp_path / "one.jar"
     folder.mkdir()
