@@ -4,8 +4,10 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from paceline.authoring.asset import TABLE
 from paceline.exceptions import ConflictError, NotFoundError, UsageError
 from scheduler.actions.actor import Actor
+from scheduler.store.dags import assets
 from scheduler.store.tables import history, pointers, publish
 from scheduler.store.tables.pointers import Change
 
@@ -18,16 +20,19 @@ def parts(table: str) -> tuple[str, str]:
     return namespace, name
 
 
-def roll_back(by: Actor, catalog: str, table: str, publication: int) -> dict[str, Any]:
+def roll_back(by: Actor, catalog: str, table: str, publication: int, *, wakes: bool = False) -> dict[str, Any]:
     """Make a table what it was after a publication, as a new publication, in one transaction.
 
-    Running tries that have written the table conflict with it. NotFoundError; ConflictError if the table is that already.
+    If it `wakes`, that is an update of the asset of the table, too: DAGs that are scheduled on it run. Running tries that have
+    written the table conflict with it. NotFoundError; ConflictError if the table is that already.
     """
-    row: dict[str, Any] = by.write(_roll_back, catalog, table, publication, by=by)
+    row: dict[str, Any] = by.write(_roll_back, catalog, table, publication, by=by, wakes=wakes)
+    if wakes:
+        by.announce("asset updated")
     return row
 
 
-def _roll_back(connection: Connection, catalog: str, table: str, publication: int, *, by: Actor) -> dict[str, Any]:
+def _roll_back(connection: Connection, catalog: str, table: str, publication: int, *, by: Actor, wakes: bool) -> dict[str, Any]:
     namespace, name = parts(table)
     connection.exec_driver_sql(publish.HOLD)
     then = history.at(connection, catalog, namespace, name, publication)
@@ -42,4 +47,7 @@ def _roll_back(connection: Connection, catalog: str, table: str, publication: in
     number, _ = publish.publish(connection, catalog, [change], by=by.name)
     assert number is not None, "the counter is locked, so the table is the current one"
     by.record(connection, "tables.rollback", {"table": table, "to": then["publication"], "publication": number})
+    if wakes:
+        extra = {"publication": number, "rolled_back_to": then["publication"]}
+        assets.update(connection, TABLE + table, extra, by.made_by)
     return {"table": table, "publication": number, "rolled_back_to": then["publication"], "is_dropped": change.location is None}

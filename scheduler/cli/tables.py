@@ -69,12 +69,13 @@ def history_(table: str, *, limit: int) -> None:
 @tables.command()
 @table
 @click.option("--to", "publication", type=click.IntRange(0, lazy.LARGEST), required=True, help="Publication to go back to.")
+@click.option("--wake", is_flag=True, help="Also record an update of its asset, which runs the DAGs that are scheduled on it.")
 @options.as_json
-def rollback(table: str, publication: int) -> None:
+def rollback(table: str, publication: int, *, wake: bool) -> None:
     """Make a table what it was after a publication. That is a publication too, so it can be undone in the same way."""
     from scheduler.actions import tables as actions
 
-    row = actions.roll_back(options.actor(), options.settings().tables.catalog, table, publication)
+    row = actions.roll_back(options.actor(), options.settings().tables.catalog, table, publication, wakes=wake)
     output.result(
         row, f"Table {table} is as it was after publication {row['rolled_back_to']}; this is publication {row['publication']}."
     )

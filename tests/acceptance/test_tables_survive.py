@@ -6,6 +6,8 @@
 import contextlib
 import json
 import os
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -42,6 +44,18 @@ KILLS = (
 )  # fmt: skip
 COLLECTION = ("tables.collect=kill@1", "tables.delete=kill@1", "tables.delete=kill@5", "tables.collected=kill@1")
 FROZEN = ("code.after=stop@1", "tables.written=stop@2", "publish.moved=stop@1", "follow.commit=stop@1")
+#: As schedulers collect, who are killed here.
+COLLECT = """
+import os
+from scheduler.catalog import gc
+from scheduler.process import fault_points
+from scheduler.settings import Settings
+from scheduler.store.db import database
+
+settings = Settings.load()
+fault_points.arm(os.environ, settings.database_url)
+gc.collect(settings, database.create(settings), older_s=0)
+"""
 #: Of the short form.
 SHORT = {
     "tables.written=kill@5", "tables.stored=kill@6", "code.after=kill@1", "publish.moved=kill@1", "publish.rebased=kill@1",
@@ -130,6 +144,13 @@ def test_a_worker_that_is_stopped_and_comes_back_changes_nothing(
     assert one.found == []
 
 
+def collected(one: Survival) -> int:
+    """The exit code of a collection in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", COLLECT], env={**os.environ, **one.faulty.stack.env}, timeout=120, check=False
+    ).returncode
+
+
 def test_a_collection_that_is_killed_continues_with_the_next_one(
     stack_factory: StackFactory, ledger: Ledger, person: tuple[Tables, RestCatalog], tmp_path: Path
 ) -> None:
@@ -141,10 +162,10 @@ def test_a_collection_that_is_killed_continues_with_the_next_one(
                     round_.start()
                     round_.settle()
                 one.faulty.inject(point)
-                assert one.faulty.stack.cli("tables", "gc", "--older", "0").returncode == -9
+                assert collected(one) == -signal.SIGKILL
                 one.faulty.inject("")
                 one.kills[point] += 1
-                assert one.faulty.stack.cli("tables", "gc", "--older", "0").returncode == 0
+                assert collected(one) == 0
                 one.orphans[point] = len(one.unneeded(round_.namespace))
     print(json.dumps(table_faults.counted(one)), file=sys.stderr)
     assert one.found == []

@@ -39,13 +39,12 @@ S3 = "s3.access-key-id=x s3.secret-access-key=y s3.region=us-east-1 s3.endpoint=
 
 
 @contextlib.contextmanager
-def survival(factory: StackFactory, settings: Settings, folder: Path, env: dict[str, str]) -> Iterator[Survival]:
+def survival(factory: StackFactory, ledger: Ledger, settings: Settings, folder: Path, env: dict[str, str]) -> Iterator[Survival]:
     """A stack and a catalog for people outside of all tries, with the tables of `settings`."""
     engine = database.create(settings)
     tables = Tables(settings, engine)
     files = table_faults.prepared(folder / "tasks")
     workers = [("default", 2), ("default", 2)]
-    ledger = Ledger(settings.database_url)
 
     def authenticate(request: Request) -> Caller:
         return Caller("person", may_write=True)
@@ -73,11 +72,13 @@ def answers(url: str) -> bool:
     return False
 
 
-def test_tables_survive_crashes_of_the_database(own_postgres: PostgresServer, settings: Settings, tmp_path: Path) -> None:
+def test_tables_survive_crashes_of_the_database(
+    own_postgres: PostgresServer, ledger: Ledger, settings: Settings, tmp_path: Path
+) -> None:
     with own_postgres.new_database() as url:
         settings = with_tables(settings.model_copy(update={"database": settings.database.model_copy(update={"url": url})}))
         env = {"PACELINE_TABLES_WAREHOUSE": settings.tables.warehouse}
-        with StackFactory(settings) as factory, survival(factory, settings, tmp_path, env) as one:
+        with StackFactory(settings) as factory, survival(factory, ledger, settings, tmp_path, env) as one:
             for point in POINTS:
                 for _ in range(TIMES):
                     with one.judged(point) as round_:
@@ -96,13 +97,14 @@ def test_tables_survive_crashes_of_the_database(own_postgres: PostgresServer, se
 
 @pytest.fixture
 def s3(tmp_path: Path) -> Iterator[tuple[int, FaultyS3]]:
+    pytest.importorskip("moto", reason="make test-tables installs it")
     port = free_port("127.0.0.1", 0)
     with s3_server(port, tmp_path / "s3.log", "lake"), faulty_s3(port, SEED) as proxy:
         yield port, proxy
 
 
 def test_tables_survive_a_storage_that_delays_fails_and_does_things_twice(
-    stack_factory: StackFactory, settings: Settings, s3: tuple[int, FaultyS3], tmp_path: Path
+    stack_factory: StackFactory, ledger: Ledger, settings: Settings, s3: tuple[int, FaultyS3], tmp_path: Path
 ) -> None:
     port, proxy = s3
     where = {"warehouse": "s3://lake/tables", "storage_options": S3.format(port)}
@@ -111,7 +113,7 @@ def test_tables_survive_a_storage_that_delays_fails_and_does_things_twice(
         "PACELINE_TABLES_WAREHOUSE": where["warehouse"],
         "PACELINE_TABLES_STORAGE_OPTIONS": S3.format(proxy.server_address[1]),
     }
-    with survival(stack_factory, settings, tmp_path, env) as one:
+    with survival(stack_factory, ledger, settings, tmp_path, env) as one:
         for number in range(5 * TIMES):
             with one.judged(f"round {number}") as round_:
                 round_.start()

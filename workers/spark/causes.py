@@ -229,7 +229,7 @@ RULES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     ),
     (r"No space left on device", "The disk is full: free space in spark.local.dir and where the task writes."),
     (
-        r"NoSuchTableException: Invalid table identifier: (\w+)(?=[\s.]*$)",
+        r"\bInvalid table identifier: (\w+)(?![\w.])",
         "The table {0} has no namespace: write one, such as sales.{0}, after `create namespace if not exists sales`.",
     ),
     (

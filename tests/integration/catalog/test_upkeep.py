@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 from pyiceberg.exceptions import CommitFailedException
+from support.scenario import chain
 from support.tables import SCHEMA, Lake, ids, rows
 from support.waiting import eventually
 
+from paceline.authoring import timetable
+from paceline.authoring.asset import Asset
 from paceline.exceptions import ConflictError, NotFoundError
 from paceline.states import TaskState
 from scheduler.actions import tables
@@ -63,6 +66,21 @@ def test_a_rollback_is_a_publication_and_undone_in_the_same_way(lake: Lake) -> N
     assert [row["published_by"] for row in shown[:2]] == ["cli:ada", "ada"]
     (listed,) = transact(lake.scenario.engine, history.tables, "lake", None, 10)
     assert (listed["table"], listed["publication"], listed["total_rows"]) == ("sales.t", 8, 3)
+
+
+def test_a_rollback_that_wakes_updates_the_asset_of_the_table(lake: Lake) -> None:
+    table = lake.person().create_table("sales.t", SCHEMA)
+    table.append(rows(1))
+    table.append(rows(2))
+    with pytest.raises(NotFoundError, match="asset"):
+        tables.roll_back(actor(lake), "lake", "sales.t", 2, wakes=True)
+    assert ids(table.refresh()) == [1, 2], "the rollback is undone with it"
+    lake.scenario.add(chain("reader", 1, schedule=timetable.WhenUpdated(Asset.table("sales.t")).to_spec()))
+    tables.roll_back(actor(lake), "lake", "sales.t", 2, wakes=True)
+    assert ids(table.refresh()) == [1]
+    assert lake.scenario.rows("select uri, extra, created_by from asset_event") == [
+        ("table:sales.t", {"publication": 4, "rolled_back_to": 2}, "cli")
+    ]
 
 
 def test_a_try_that_wrote_a_table_conflicts_with_its_rollback(lake: Lake) -> None:

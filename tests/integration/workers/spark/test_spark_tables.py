@@ -1,92 +1,25 @@
 """Spark on the catalog of a try: warm sessions of real Spark, the real catalog, and what others see before and after the report."""
 
 import os
-import sys
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from support import tables
-from support.scenario import Scenario
+from support.spark_tables import Task, jvm, lake, settings
 from support.tables import Lake
 
 from paceline.states import TaskState
-from scheduler.settings import Paths, Settings
-from scheduler.settings.sections import Tables as TablesSettings
-from scheduler.store.worker.claims import Claim, Ending
-from workers.spark import iceberg
-from workers.spark.sessions import configuration, session, session_pool
+from workers.spark import causes, iceberg
+from workers.spark.sessions import session
 from workers.spark.sessions.session_pool import WarmJvm
-from workers.tables import access
-from workers.task.follow import DatabaseStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+__all__ = ["jvm", "lake", "settings"]
+
 pytestmark = pytest.mark.spark
-
-#: A folder with the jar of Iceberg for the installed Spark. Without it, spark-submit fetches the jar into a folder of this session.
-JARS = "PACELINE_TEST_ICEBERG_JARS"
-#: The catalog starts threads in this process. For a worker, it is another process.
-THREADS = "a thread of an ended task may still use it"
-
-
-@pytest.fixture(scope="module")
-def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmJvm]:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = Settings(
-        paths=Paths(home=tmp_path_factory.mktemp("home")), tables=TablesSettings(spark_jars=os.environ.get(JARS, ""))
-    )
-    conf = configuration.merged(settings, {"spark.ui.enabled": "true", "spark.ui.port": "0"})
-    try:
-        conf |= iceberg.jvm_conf(settings, conf)
-    except iceberg.JarsMissingError as missing:
-        pytest.skip(f"{missing} Tests find them in the folder {JARS}.")
-    warm = session_pool.start(conf, {}, settings.spark)
-    yield warm
-    session_pool.end(warm)
-
-
-@pytest.fixture
-def settings(settings: Settings) -> Settings:
-    return tables.with_tables(settings)
-
-
-@pytest.fixture
-def lake(make_scenario: Callable[..., Scenario]) -> Iterator[Lake]:
-    with tables.lake(make_scenario()) as served:
-        served.person().create_namespace("sales")
-        yield served
-
-
-class Task:
-    """A running task instance with a session."""
-
-    def __init__(
-        self, lake: Lake, jvm: WarmJvm, dag_id: str, claim: Claim | None = None, own: Mapping[str, str] | None = None
-    ) -> None:
-        self.lake, self.jvm = lake, jvm
-        self.claim = claim or lake.claim(dag_id)
-        access.serve_at(lake.uri)
-        self.store = DatabaseStore(lake.scenario.settings, lake.scenario.hot, lake.scenario.follower)
-        given = self.store.tables(self.claim)
-        self.token = given.token
-        self.conf = iceberg.session_conf(given, own or {}) | dict(own or {})
-
-    def run(self, work: "Callable[[SparkSession], Any]") -> Any:
-        with session.opened(self.jvm, self.conf, name="test") as spark:
-            result = work(spark)
-        if self.jvm.unfit == THREADS:
-            self.jvm.unfit = None
-        return result
-
-    def sql(self, *statements: str) -> list[tuple[Any, ...]]:
-        """Run the statements in one session; the rows of the last."""
-        return self.run(lambda spark: [tuple(row) for row in [spark.sql(one) for one in statements][-1].collect()])
-
-    def ends(self, state: TaskState = TaskState.SUCCESS) -> None:
-        assert self.store.report(self.claim, Ending(state, delay_s=0)).is_stored
 
 
 def seen(lake: Lake, name: str) -> list[tuple[Any, ...]] | None:
@@ -253,3 +186,13 @@ def test_a_reader_that_began_before_an_overwrite_reads_its_snapshot_to_the_last_
 
     assert sorted(row for batch in reader for row in batch["id"].to_pylist()) == list(range(1000))
     assert seen(lake, "sales.t") == [(number,) for number in range(5)]
+
+
+def test_a_table_saved_without_a_namespace_names_what_to_write(lake: Lake, jvm: WarmJvm) -> None:
+    task = Task(lake, jvm, "d")
+
+    with pytest.raises(Exception, match="orders") as caught:
+        task.run(lambda spark: spark.range(3).write.saveAsTable("orders"))
+
+    cause = causes.of_error(caught.value)
+    assert cause is not None and cause.startswith("The table orders has no namespace: write one, such as sales.orders"), cause

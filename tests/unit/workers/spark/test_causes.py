@@ -114,8 +114,8 @@ def test_a_long_cause_is_cut() -> None:
 
 
 def test_a_table_without_a_namespace_names_what_to_write() -> None:
-    cause = causes.of_text("org.apache.iceberg.exceptions.NoSuchTableException: Invalid table identifier: orders")
+    said = "The table orders has no namespace: write one, such as sales.orders, after `create namespace if not exists sales`."
 
-    assert (
-        cause == "The table orders has no namespace: write one, such as sales.orders, after `create namespace if not exists sales`."
-    )
+    assert causes.of_text("org.apache.iceberg.exceptions.NoSuchTableException: Invalid table identifier: orders") == said
+    assert causes.of_error(ValueError("Invalid table identifier: orders\n\tat org.apache.iceberg.rest")) == said
+    assert "namespace:" not in (causes.of_error(ValueError("Invalid table identifier: sales.orders")) or "")
