@@ -109,7 +109,9 @@ def machine(settings: Settings) -> Iterator[Finding]:
             yield bad(name, f"{path} cannot be written.", f"Grant this user write permission on {nearest}, or set another.")
     yield from space(settings)
     if settings.logs.url is not None:
-        yield _log_copies(settings.logs.url)
+        yield _file_system("log copies", "logs.url", settings.logs.url)
+    if settings.bundles.code_url is not None:
+        yield _file_system("code", "bundles.code_url", settings.bundles.code_url)
 
 
 def space(settings: Settings) -> Iterator[Finding]:
@@ -153,19 +155,17 @@ def _free(folder: Path, what: str) -> Finding:
     return good("free space", f"{free_mib:,} MiB on the disk of {folder} ({what})")
 
 
-def _log_copies(url: str) -> Finding:
-    """Whether fsspec has the file system of logs.url on this machine. This sends nothing to its server."""
+def _file_system(name: str, key: str, url: str) -> Finding:
+    """Whether fsspec has the file system of a URL on this machine. This sends nothing to its server."""
     import fsspec
 
     try:
         fsspec.get_filesystem_class(fsspec.utils.get_protocol(url))
     except ImportError as error:
-        return bad("log copies", f"{masked(url)} cannot be used: {error}.", "Install that package here and on all workers.")
+        return bad(name, f"{masked(url)} cannot be used: {error}.", "Install that package here and on all workers.")
     except ValueError:
-        return bad(
-            "log copies", f"{masked(url)} has a scheme that fsspec does not know.", "Set logs.url to another URL or a folder."
-        )
-    return good("log copies", masked(url))
+        return bad(name, f"{masked(url)} has a scheme that fsspec does not know.", f"Set {key} to another URL or a folder.")
+    return good(name, masked(url))
 
 
 def web(settings: Settings) -> Iterator[Finding]:

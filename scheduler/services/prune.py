@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
+from paceline.exceptions import UnreachableError
 from scheduler.actions import clean
 from scheduler.process.health import VitalThread
 from scheduler.services.service import Result, TimedService
@@ -95,8 +96,8 @@ class Prune(TimedService):
                     self._engine, retention.delete, kind, before, self._after.get(kind), logs=self._settings.retention.logs,
                     code_url=self._settings.bundles.code_url,
                 )  # fmt: skip
-            except OSError as error:
-                log.warning("Files of bundles stay at bundles.code_url, which does not answer: %s", error)
+            except UnreachableError as error:
+                log.warning("%s", error)
                 batch = Batch(0, None)
         self._after[kind] = batch.after
         return batch

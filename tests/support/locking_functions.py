@@ -102,6 +102,7 @@ ELSEWHERE = (
     "dags/files.",
     "dags/current.",
     "dags/bundles.",
+    "dags/blobs.",
     "dags/bundle_sources.",
     "dags/bundle_versions.",
     "dags/dags.reparse",

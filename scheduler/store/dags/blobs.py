@@ -99,12 +99,13 @@ def unpacked(found: Iterable[Packed], url: str | None) -> Iterator[tuple[str, by
 
 
 def delete_objects(digests: Collection[str], url: str | None) -> None:
-    """Delete the objects whose rows are deleted in this transaction."""
+    """Delete the objects whose rows are deleted in this transaction. UnreachableError."""
     if digests and url is not None:
         files, paths = _objects(url, digests)
-        for path in paths.values():
-            with contextlib.suppress(FileNotFoundError):
-                files.rm_file(path)
+        with _reachable("deleted from"):
+            for path in paths.values():
+                with contextlib.suppress(FileNotFoundError):
+                    files.rm_file(path)
 
 
 def _store_objects(connection: Connection, missing: dict[str, bytes], url: str) -> None:
@@ -117,13 +118,11 @@ def _store_objects(connection: Connection, missing: dict[str, bytes], url: str) 
     connection.exec_driver_sql(f"set local idle_in_transaction_session_timeout = '{LONGEST_TRANSFER}'")
     files, paths = _objects(url, missing)
     for batch in _batches(((digest, len(content)) for digest, content in missing.items()), OBJECT_BYTES):
-        try:
+        with _reachable("stored at"):
             if _is_local(files):
                 for digest in batch:
                     files.makedirs(files._parent(paths[digest]), exist_ok=True)
             files.pipe({paths[digest]: missing[digest] for digest in batch})
-        except OSError as error:
-            raise UnreachableError(f"The files cannot be stored at bundles.code_url: {_reason(error)}.") from None
 
 
 def _read_objects(digests: Collection[str], url: str) -> Iterator[tuple[str, bytes]]:
@@ -134,7 +133,8 @@ def _read_objects(digests: Collection[str], url: str) -> Iterator[tuple[str, byt
         if isinstance(answer, bytes):
             yield digest, answer
         elif not isinstance(answer, FileNotFoundError):
-            raise UnreachableError(f"The files of bundles cannot be read from bundles.code_url: {_reason(answer)}.")
+            with _reachable("read from"):
+                raise answer
 
 
 def _objects(url: str, digests: Iterable[str]) -> tuple[Any, dict[str, str]]:
@@ -149,8 +149,13 @@ def _is_local(files: Any) -> bool:
     return files.protocol in {"file", ("file", "local")}
 
 
-def _reason(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": .")
+@contextlib.contextmanager
+def _reachable(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # each file system has its own errors
+        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".rstrip(": .")
+        raise UnreachableError(f"The files of bundles cannot be {what} bundles.code_url: {reason}.") from None
 
 
 def _unpacked(content: bytes, byte_count: int) -> bytes:

@@ -187,7 +187,7 @@ FIRST_RUN = (datetime.min.replace(tzinfo=UTC), 0)
 def delete(
     connection: Connection, kind: str, before: datetime, after: Any, *, logs: bool, taken: bool = False, code_url: str | None = None
 ) -> Batch:
-    """Delete a batch of `kind`, which is "runs" or one of KINDS. OSError if an object at `code_url` cannot be deleted."""
+    """Delete a batch of `kind`, which is "runs" or one of KINDS. UnreachableError if an object at `code_url` cannot be deleted."""
     if kind == "runs":
         return delete_runs(connection, before, after or FIRST_RUN, logs=logs, taken=taken)
     return delete_rows(connection, kind, before, after, code_url=code_url)

@@ -99,6 +99,7 @@ ENVIRONMENTS: list[tuple[dict[str, str], str, str]] = [
     ({"PACELINE_HOME": "/proc/home"}, "free space", "has 0 MiB left"),
     ({"PACELINE_LOGS_URL": "nothing://bucket"}, "log copies", "does not know"),
     ({"PACELINE_LOGS_URL": "gs://bucket"}, "log copies", "cannot be used"),
+    ({"PACELINE_BUNDLES_CODE_URL": "gs://bucket"}, "code", "cannot be used"),
     ({"PATH": "/nonexistent", "JAVA_HOME": "/nonexistent"}, "java", "No Java"),
     ({"PATH": "/nonexistent", "JAVA_HOME": "/nonexistent"}, "java", "Install Java"),
     (
