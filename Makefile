@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: test-tables help setup env demo up down test test-long test-fast check test-bench test-browser test-airflow test-types screenshots test-faults test-interleavings test-metrics test-spark-versions test-upgrade chaos test-chaos-mutants fuzz bench test-compose test-deploy release docs
+.PHONY: test-tables help setup env demo up down test test-long test-fast check test-bench test-browser test-airflow test-types screenshots test-faults test-interleavings test-metrics test-spark-versions test-upgrade chaos test-chaos-mutants fuzz bench test-compose test-deploy test-kubernetes release docs
 BIN := .venv/bin
 
 help: ## Show this list
@@ -93,6 +93,9 @@ fuzz: setup ## Try over 10,000 hostile IDs, messages, answers, DAG files, Redis 
 
 bench: setup ## Measure Paceline beside plain Celery and PostgreSQL; prints one JSON line; ARGS="chain wide --iterations 5" selects
 	@$(BIN)/python -m bench $(ARGS)
+
+test-kubernetes: setup ## Start a Kubernetes cluster on this machine; install the chart, run flights, deploy, kill, drain, upgrade, scale; ARGS="chart drain"
+	@.make/deploy tests/kubernetes/run.py $(ARGS)
 
 release: setup ## Set the version, close the changelog, commit, tag, and build wheel and sdist; VERSION=1.2.3
 	@.venv/bin/python -c 'import build.__main__' 2>/dev/null || .venv/bin/python -m pip install --quiet --constraint constraints.txt --group deploy

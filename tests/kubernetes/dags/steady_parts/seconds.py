@@ -1,0 +1,1 @@
+SECONDS = 3
