@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Row
@@ -126,8 +126,10 @@ def plan(connection: Connection, dag_id: str, version_id: int, times: RunTimes |
     )
 
 
-def upcoming(connection: Connection, dag_id: str, *, count: int) -> list[RunTimes]:
-    """The next runs of the schedule of a DAG, the first one as it is planned. NotFoundError."""
+def upcoming(connection: Connection, dag_id: str, *, count: int, within: timedelta | None = None) -> list[RunTimes]:
+    """The next runs of the schedule of a DAG, the first one as it is planned: `count` of them, or fewer if only those are due
+    `within` this time. NotFoundError.
+    """
     row = connection.exec_driver_sql(
         """
         select v.data, s.planned_version_id = d.version_id as is_planned,
@@ -146,7 +148,9 @@ def upcoming(connection: Connection, dag_id: str, *, count: int) -> list[RunTime
     else:
         last, covered = newest_scheduled(connection, dag_id) or (None, None)
         following = next_run(dag, last, now, covered=covered)
-    return list(itertools.islice(from_run(dag, following, now), count))
+    until = None if within is None else now + within
+    due = itertools.takewhile(lambda run: until is None or run.run_after < until, from_run(dag, following, now))
+    return list(itertools.islice(due, count))
 
 
 def from_run(dag: SerializedDag, first: RunTimes | None, now: datetime) -> Iterator[RunTimes]:

@@ -1,6 +1,5 @@
 """The runs of a DAG by day and by hour of the day in a time zone, and the runs that its schedule plans."""
 
-import itertools
 from collections import Counter
 from datetime import timedelta
 from typing import Any
@@ -11,7 +10,7 @@ from sqlalchemy.exc import DataError
 
 from paceline.exceptions import UsageError
 from scheduler.store.dags import schedules
-from scheduler.store.db import clock, rows
+from scheduler.store.db import rows
 
 Row = dict[str, Any]
 #: Planned runs are those of the next days, and the first of many.
@@ -41,9 +40,7 @@ def days_and_hours(connection: Connection, dag_id: str, *, days: int, zone: str)
 def planned(connection: Connection, dag_id: str, *, zone: str) -> tuple[list[Row], bool]:
     """The number of planned runs of each day, and whether there are too many to count. UsageError, NotFoundError."""
     here = zone_of(zone)
-    until = clock.now(connection) + timedelta(days=PLANNED_DAYS)
-    coming = schedules.upcoming(connection, dag_id, count=MOST_PLANNED)
-    due = list(itertools.takewhile(lambda run: run.run_after < until, coming))
+    due = schedules.upcoming(connection, dag_id, count=MOST_PLANNED, within=timedelta(days=PLANNED_DAYS))
     by_day = Counter(run.run_after.astimezone(here).date() for run in due)
     return [{"day": day, "count": count} for day, count in sorted(by_day.items())], len(due) == MOST_PLANNED
 
