@@ -15,5 +15,7 @@ RUN groupadd --gid 999 --force --non-unique cluster \
  && rm -rf /var/lib/apt/lists/* /var/lib/postgresql/15
 ENV PATH=/usr/lib/postgresql/15/bin:$PATH PGDATA=/var/lib/postgresql/data
 COPY postgres-entrypoint /usr/local/bin/
+# SIGTERM would wait until every client has gone.
+STOPSIGNAL SIGINT
 ENTRYPOINT ["postgres-entrypoint"]
 CMD ["postgres"]
