@@ -32,7 +32,7 @@ export function AuditEntries({ label, rows, failed, none, total, size = 0, order
     { key: 'when', head: a.when, ...sorts('when'), cell: (one) => <span class="num nowrap">{moment(one.when)}</span> },
     { key: 'who', head: a.who, ...sorts('owner'), cell: (one) => one.owner },
     { key: 'event', head: a.event, ...sorts('event'), class: 'wide', cell: (one) => <button type="button" class={`as-link ${(one.status ?? 0) >= 400 ? 'wrong' : ''}`} title={one.event} onClick={() => show(one)}>{sentence(one)}</button> },
-    { key: 'subject', head: a.subject, class: 'wide', cell: (one) => (one.others.length > 0 ? <button type="button" class="as-link soft" onClick={() => show(one)}>{subjects(one)}</button> : <About entry={one} />) },
+    { key: 'subject', head: a.subject, class: 'wide', cell: (one) => (one.others.length > 0 && subjects(one) ? <button type="button" class="as-link soft" onClick={() => show(one)}>{subjects(one)}</button> : <About entry={one} />) },
     { key: 'status', head: a.status, right: true, cell: (one) => <span class={(one.status ?? 0) >= 400 ? 'tag bad' : 'soft'}>{one.status ?? '–'}</span> },
     { key: 'address', head: a.address, class: 'hide-s', cell: (one) => <span class="soft mono">{one.address}</span> },
   ]

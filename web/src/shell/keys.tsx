@@ -52,7 +52,7 @@ export function KeysHelp() {
   ]
   return (
     <Dialog title={k.title} onClose={() => (helping.value = false)}>
-      <dl class="facts">
+      <dl class="facts" tabIndex={0} aria-label={k.title}>
         {rows.map(([keys, text], at) => (
           <>
             <dt key={`k${at}`}>{keys.map((one) => <><kbd key={one}>{one}</kbd> </>)}</dt>
