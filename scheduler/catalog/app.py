@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import Body, Depends, FastAPI, Request, Response
+from fastapi import Body, Depends, FastAPI, Header, Request, Response
 from fastapi.responses import JSONResponse
 
 from scheduler.catalog import commits, errors, files
@@ -128,8 +128,13 @@ def _tables(app: FastAPI, tables: Tables, asks: Any, content: Any) -> None:
         return {"identifiers": [{"namespace": name.split("."), "name": table} for table in tables.names(caller, name)]}
 
     @app.post(f"{ONE}/tables")
-    def create_table(namespace: str, caller: Caller = asks, body: dict[str, Any] = content) -> Response:
-        table, location = tables.create(caller, _dotted(namespace), body)
+    def create_table(
+        namespace: str,
+        caller: Caller = asks,
+        body: dict[str, Any] = content,
+        idempotency_key: Annotated[str | None, Header()] = None,
+    ) -> Response:
+        table, location = tables.create(caller, _dotted(namespace), body, idempotency_key)
         answer = {"metadata": json.loads(table.model_dump_json()), "config": {}}
         return JSONResponse(answer if location is None else {"metadata-location": location, **answer})
 

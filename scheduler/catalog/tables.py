@@ -124,21 +124,29 @@ class Tables:
         self._check_use(caller, namespace, writes=False)
         return self._found(caller, namespace, name)
 
-    def create(self, caller: Caller, namespace: str, request: Mapping[str, Any]) -> tuple[TableMetadata, str | None]:
-        """Create a table. Returns its metadata and where that is: nowhere if the table is only staged."""
+    def create(
+        self, caller: Caller, namespace: str, request: Mapping[str, Any], key: str | None = None
+    ) -> tuple[TableMetadata, str | None]:
+        """Create a table. Returns its metadata and where that is: nowhere if the table is only staged.
+
+        ExistsError if there is one. With an idempotency key, an equal request with the same key is answered with the table.
+        """
         self.properties(caller, namespace, writes=True)
         table, staged = commits.created(self.warehouse, namespace, request)
         name = str(request["name"])
-        pointer, mark = self._pointer(caller, namespace, name), commits.mark(caller.name, request)
+        pointer, mark = self._pointer(caller, namespace, name), commits.mark(caller.name, {**request, "idempotency-key": key})
         if pointer.location is not None:
-            if not self._has_made(caller, namespace, name, mark):
+            if key is None or not self._has_made(caller, namespace, name, mark):
                 raise ExistsError(f"There is a table {namespace}.{name} already.")
             found = self._read(pointer.location)
             return found.table, found.location
         if staged:
             return table, None
         location = self.warehouse.write(table, None, mark)
-        change = Change(namespace=namespace, name=name, expected=None, location=location, facts=files.facts(table, None), mark=mark)
+        change = Change(
+            namespace=namespace, name=name, expected=None, location=location, facts=files.facts(table, None),
+            mark="" if key is None else mark,
+        )  # fmt: skip
         if not self._store(caller, [change], taken=ExistsError):
             found = self._found(caller, namespace, name)
             return found.table, found.location

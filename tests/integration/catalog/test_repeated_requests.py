@@ -4,8 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import requests
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import TableAlreadyExistsError
 from pyiceberg.types import LongType
 from support.tables import SCHEMA, Lake, rows
 
@@ -36,12 +38,19 @@ def callers(lake: Lake) -> list[RestCatalog]:
     return [lake.person(), lake.attempt()[1]]
 
 
-def test_a_repeated_create_is_answered_with_the_table(lake: Lake) -> None:
+def test_a_second_create_is_an_error_unless_it_has_the_idempotency_key_of_the_first(lake: Lake) -> None:
     for number, catalog in enumerate(callers(lake)):
+        catalog.create_table(f"sales.plain{number}", SCHEMA)
+        with pytest.raises(TableAlreadyExistsError):
+            catalog.create_table(f"sales.plain{number}", SCHEMA)
+        catalog._session.headers["Idempotency-Key"] = "one"
         sent = noted(catalog)
         table = catalog.create_table(f"sales.t{number}", SCHEMA)
         status, answer = again(sent[-1])
         assert (status, answer["metadata-location"]) == (200, table.metadata_location)
+        url, body, headers = sent[-1]
+        assert again((url, body, {**headers, "Idempotency-Key": "two"}))[0] == 409
+        del catalog._session.headers["Idempotency-Key"]
         table.append(rows(1))
         status, answer = again(sent[0])
         assert (status, answer["metadata-location"]) == (200, table.refresh().metadata_location)
