@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 from support.tables import SCHEMA, Lake, ids, rows
 
 from paceline.states import TaskState
@@ -12,6 +13,7 @@ from scheduler.store.worker.claims import Ending
 READERS = int(os.environ.get("TABLES_READERS", "8"))
 
 
+@pytest.mark.timeout(3600 if READERS > 20 else 300)
 def test_a_reader_that_began_before_an_overwrite_reads_its_snapshot_to_the_last_row(lake: Lake) -> None:
     scenario, person = lake.scenario, lake.person()
     table = person.create_table("sales.t", SCHEMA)
