@@ -92,9 +92,16 @@ export function initiallyFolded(data: GraphData, most = 40): Set<string> {
   // Inner groups first, so that the outline of the DAG stays.
   const depth = (group: string | null): number => (group === null ? 0 : 1 + depth(parents.get(group) ?? null))
   const largest = [...sizes.keys()].sort((a, b) => depth(b) - depth(a) || sizes.get(b)! - sizes.get(a)!)
+  /** The boxes right in each group: its tasks, and those of its groups that are folded. Folding makes one box of them. */
+  const inside = new Map<string, number>()
+  const add = (group: string | null) => group !== null && inside.set(group, (inside.get(group) ?? 0) + 1)
+  for (const node of data.nodes) add(node.group)
+  let boxes = data.nodes.length
   for (const group of largest) {
-    if (visible(data, folded).boxes.length <= most) break
+    if (boxes <= most) break
     folded.add(group)
+    boxes -= inside.get(group)! - 1
+    add(parents.get(group) ?? null)
   }
   return folded
 }

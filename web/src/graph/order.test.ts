@@ -34,3 +34,19 @@ test('large groups fold until a page holds the rest; a small graph stays open', 
   expect([...initiallyFolded(data([5, 40, 15]))]).toEqual(['g1'])
   expect(visible(data([30, 30, 30]), initiallyFolded(data([30, 30, 30]))).boxes.length).toBeLessThanOrEqual(40)
 })
+
+test('groups fold from the inside, and no more of them than is needed', () => {
+  const node = (task_id: string, group: string | null) => ({ task_id, group, operator: 'X', is_mapped: false, is_setup: false, is_teardown: false, trigger_rule: 'all_success', queue: null, pool: 'p' })
+  for (let seed = 1; seed <= 60; seed++) {
+    let state = seed
+    const below = (most: number) => (state = (state * 48271) % 2147483647) % most
+    const groups = Array.from({ length: 1 + below(20) }, (_, at) => ({ group_id: `g${at}`, parent: at > 0 && below(2) ? `g${below(at)}` : null }))
+    const nodes = Array.from({ length: 10 + below(150) }, (_, at) => node(`t${at}`, below(5) ? `g${below(groups.length)}` : null))
+    const data: GraphData = { dag_id: 'd', version_number: 1, content_hash: 'h', edges: [], nodes, groups }
+    const folded = [...initiallyFolded(data)]
+    const boxes = folded.map((_, count) => visible(data, new Set(folded.slice(0, count))).boxes.length)
+    expect(boxes.every((count) => count > 40)).toBe(true)
+    const rest = new Set(nodes.map((one) => one.group).filter((group) => group !== null && !folded.includes(group)))
+    expect(visible(data, new Set(folded)).boxes.length <= 40 || rest.size === 0).toBe(true)
+  }
+})
