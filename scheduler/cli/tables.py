@@ -1,12 +1,15 @@
 """`paceline tables`: shows Iceberg tables and their history, rolls one back, and deletes what nothing needs any more."""
 
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import click
 
 from paceline.exceptions import UsageError
 from scheduler.cli import lazy, options, output
-from scheduler.settings import Settings
+
+if TYPE_CHECKING:
+    from scheduler.settings import Settings
 
 COLUMNS = [
     "table",
@@ -115,7 +118,7 @@ def gc(older: float | None, limit: int) -> None:
     output.result(row, f"Deleted {done.files} files of {done.tries} tries; {done.failed} could not be deleted.")
 
 
-def _settings() -> Settings:
+def _settings() -> "Settings":
     """The settings, if there are tables. UsageError."""
     settings = options.settings()
     if not settings.tables.warehouse:

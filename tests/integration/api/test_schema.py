@@ -100,6 +100,8 @@ BOUNDED = {
     f"{API}/queues/history", f"{API}/poolLines/{{pool_name}}", f"{API}/home", f"{API}/queues", f"{API}/processes", f"{API}/workers",
     # operations.MOST_BARS and trend.MOST_TAGS.
     f"{API}/home/trend",
+    # 53 weeks of days and 24 hours, by state.
+    f"{API}/dags/{{dag_id}}/calendar",
     f"{RUN}/upstreamAssetEvents",
     # The DAG IDs of a version, and what differs from another: a version has at most bundles.max_files files.
     f"{API}/bundles/{{bundle_name}}/versions/{{version_number}}",
