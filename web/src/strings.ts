@@ -197,7 +197,7 @@ export const t = {
       set_task_state_store: ['store a state of', 'stored a state of', 'task'], patch_task_state_store: ['store a state of', 'stored a state of', 'task'], delete_task_state_store: ['delete a state of', 'deleted a state of', 'task'], clear_task_state_store: ['delete all states of', 'deleted all states of', 'task'],
       set_asset_state_store: ['store a state of', 'stored a state of', 'asset'], delete_asset_state_store: ['delete a state of', 'deleted a state of', 'asset'], clear_asset_state_store: ['delete all states of', 'deleted all states of', 'asset'],
       deploy_bundle: ['deploy', 'deployed', 'version', ' of the code'], 'bundles.deploy': ['deploy', 'deployed', 'version', ' of the code'], roll_back_bundle: ['roll back', 'rolled back', 'bundle'], 'bundles.rollback': ['roll back', 'rolled back', 'bundle'],
-      'tables.commit': ['change', 'changed', 'table'], 'tables.rollback': ['roll back', 'rolled back', 'table'],
+      'tables.commit': ['change', 'changed', 'table'], 'tables.rollback': ['roll back', 'rolled back', 'table'], 'tables.expire': ['remove old snapshots of', 'removed old snapshots of', 'table'],
     } as Record<string, readonly [verb: string, past: string, thing?: string, rest?: string]>,
     title: 'Audit log', when: 'When', who: 'Account', event: 'Action', subject: 'What', address: 'Address', status: 'Status', extra: 'Request', none: 'No entry matches these filters', noneText: 'Every change through these pages or the API is recorded here.', user: 'Account', dag: 'DAG' },
   actions: {
