@@ -50,7 +50,7 @@ def test_a_bundle_shows_its_versions_what_they_changed_and_the_way_back(
     expect(row).to_contain_text("Version 2")
     expect(row).to_contain_text("Version 3 was refused")
     expect(row).to_contain_text("new rates")
-    row.get_by_role("link", name="sales").click()
+    row.get_by_role("link", name="sales", exact=True).click()
 
     broken = page.get_by_role("region", name="Version 3")
     expect(broken).to_contain_text("sales_orders.py")
