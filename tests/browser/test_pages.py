@@ -395,7 +395,7 @@ def test_a_phone_shows_the_tab_that_is_open(page: Page) -> None:
 
 def test_variables_are_added_changed_and_deleted(page: Page) -> None:
     page.goto("/variables")
-    page.get_by_role("button", name="Add variable").click()
+    page.get_by_role("button", name="Add variable").first.click()
     page.get_by_label("Key").last.fill("color")
     page.get_by_label("Value").fill("<script>alert(1)</script>")
     page.get_by_role("button", name="Save").click()
