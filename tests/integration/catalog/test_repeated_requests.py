@@ -1,4 +1,4 @@
-"""A client that got no answer sends its request again: it is answered as it was, and done once, whatever it contains."""
+"""A client that got no answer sends its request again: it is answered as it was, and done once."""
 
 from collections.abc import Callable
 from pathlib import Path
