@@ -68,13 +68,10 @@ def end(scenario: Scenario, claim: Claim, state: TaskState = TaskState.SUCCESS, 
     return reported
 
 
-def schedule_and_work(scenario: Scenario, over: threading.Event) -> int:
-    """Take scheduler turns and run the queued tasks until the event is set; the number of reports that were accepted."""
-    ended = 0
+def schedule_and_work(scenario: Scenario, over: threading.Event, accepted: list[Claim]) -> None:
+    """Take scheduler turns and run the queued tasks until the event is set. Adds each claim whose report was accepted."""
     while not over.is_set():
         scenario.sql("update process set heartbeat_at = clock_timestamp()")
         scenario.turn()
         claims = [claim for claim in map(scenario.claim, scenario.messages()) if claim is not None]
-        for claim in claims:
-            ended += end(scenario, claim)
-    return ended
+        accepted.extend(claim for claim in claims if end(scenario, claim))
