@@ -10,7 +10,7 @@ from bench.options import Options, Piece
 
 #: Shapes are not listed here, because the chosen ones share one stack.
 PARTS = (
-    "raw", "by_message", "children", "history", "fanin", "creation", "first", "schedulers", "parse", "idle", "standing",
+    "raw", "hop", "by_message", "children", "history", "fanin", "creation", "first", "schedulers", "parse", "idle", "standing",
     "open_runs", "memory", "code", "connections", "telemetry", "events", "spark",
 )  # fmt: skip
 #: The modules of parts that have another name than their part.

@@ -60,6 +60,16 @@ def test_every_other_part_ends_with_its_piece(part: str) -> None:
     assert all(result.values())
 
 
+def test_a_hop_is_the_sum_of_its_stages() -> None:
+    result = bench("hop")["hop"]
+
+    # Of the five tasks of a run, the first begins with a message, and the last is followed by none.
+    assert result["hops"] == 2 * (5 - 2)
+    assert all(took > 0 for took in result["stages"].values())
+    assert result["stages"]["PostgreSQL and the way to it"] > result["round_trip"] > 0
+    assert result["floor"] > 0
+
+
 def test_connections_follow_the_work() -> None:
     result = bench("connections")["connections"]
 
