@@ -66,3 +66,30 @@ def test_the_list_of_runs_shows_what_failed_and_marks_many(page: Page, installat
     expect(dialog).to_contain_text("2 runs will be marked success.")
     dialog.get_by_role("button", name="Mark success").click()
     expect(page.locator("tbody .state", has_text="failed")).to_have_count(0)
+
+
+def test_the_note_of_a_run_is_written_and_listed(page: Page, installation: Installation) -> None:
+    run_id = run_of(installation, prefix="noted")
+    page.goto(f"/dags/journey/runs/{run_id}/details")
+    page.get_by_role("main").get_by_role("button", name="Write a note").click()
+    expect(page.get_by_role("dialog").get_by_role("textbox")).to_be_focused()
+    page.get_by_role("dialog").get_by_role("textbox").fill("The store moved <b>by night</b>")
+    page.keyboard.press("Enter")
+    expect(page.locator(".dag-facts")).to_contain_text("The store moved <b>by night</b>")
+    page.goto(f"/dags/journey/runs?q={run_id}")
+    expect(page.locator("tbody tr")).to_contain_text("The store moved <b>by night</b>")
+
+    page.goto(f"/dags/journey/runs/{run_id}")
+    page.get_by_role("button", name="Menu", exact=True).click()
+    page.get_by_role("menuitem", name="Write a note").click()
+    page.get_by_role("dialog").get_by_role("textbox").fill("")
+    page.get_by_role("dialog").get_by_role("button", name="Save").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.locator(".dag-facts")).not_to_contain_text("The store moved")
+
+    page.goto(f"/dags/journey/runs/{run_id}/tasks/work/-/log")
+    page.get_by_role("button", name="Menu", exact=True).click()
+    page.get_by_role("menuitem", name="Write a note").click()
+    page.get_by_role("dialog").get_by_role("textbox").fill("Slow disk")
+    page.keyboard.press("Enter")
+    expect(page.locator(".dag-facts")).to_contain_text("Slow disk")

@@ -128,7 +128,7 @@ export const t = {
   run: {
     failure: 'Why it failed', failedFirst: 'failed first', failedAll: (count: number) => `${many(count, 'task')} failed`, openLog: 'Open log',
     title: 'Run', state: 'State', type: 'Type', conf: 'Configuration', logical: 'Logical date', interval: 'Data interval', started: 'Started', ended: 'Ended', queued: 'Queued', by: 'Triggered by',
-    note: 'Note', duration: 'Duration', clear: 'Clear', clearFailed: 'Clear failed', markSuccess: 'Mark success', markFailed: 'Mark failed', delete: 'Delete', rerun: 'Run again with this configuration',
+    note: 'Note', writeNote: 'Write a note', noteHint: 'Shown on its page and in the lists. An empty note is removed.', duration: 'Duration', clear: 'Clear', clearFailed: 'Clear failed', markSuccess: 'Mark success', markFailed: 'Mark failed', delete: 'Delete', rerun: 'Run again with this configuration',
     deleteText: 'This deletes the run with its task instances and XComs.', waits: 'Why it waits', versions: 'DAG version', tasks: 'Tasks', after: 'Due at',
     types: { scheduled: 'scheduled', manual: 'manual', backfill: 'backfill', asset_triggered: 'by assets' } as Record<string, string>,
   },
@@ -139,7 +139,7 @@ export const t = {
     cleared: (count: number) => `${many(count, 'task instance')} cleared`, markedDone: (count: number) => `${many(count, 'task instance')} marked`, andMore: (count: number) => `and ${count.toLocaleString(locale)} more`,
     whyNow: 'Now', whyHistory: 'How it got here', whyNothing: 'Nothing blocks it.', eventsNone: 'No changes to this task yet', eventsNoneText: 'A request that clears, marks or changes this task or its run appears here.', xcomNone: 'This task instance has no XComs', xcomNoneText: 'A value that the task returns, or pushes, appears here.', operator: 'Operator',
     pool: 'Pool', queue: 'Queue', worker: 'Worker', queuedBy: 'Queued by', priority: 'Priority', slots: (count: number) => many(count, 'slot'), host: 'Host', pid: 'Process', reason: 'Reason', scheduled: 'Waiting since', due: 'Due', rule: 'Trigger rule', retries: 'Retries',
-    upstreamTasks: 'Upstream', downstreamTasks: 'Downstream', progress: 'Progress', spark: 'Spark', rendered: 'Rendered templates', note: 'Note', key: 'Key', value: 'Value', noMapped: 'It has no instances yet.', error: 'Error or reason', allInstances: 'Show all instances', errors: 'Errors', ofIndex: (index: number) => `first in instance ${index}`,
+    upstreamTasks: 'Upstream', downstreamTasks: 'Downstream', progress: 'Progress', spark: 'Spark', rendered: 'Rendered templates', key: 'Key', value: 'Value', noMapped: 'It has no instances yet.', error: 'Error or reason', allInstances: 'Show all instances', errors: 'Errors', ofIndex: (index: number) => `first in instance ${index}`,
   },
   log: {
     search: 'Search the whole log', follow: 'Follow', wrap: 'Wrap', download: 'Download', lines: (count: number) => many(count, 'line'), matches: (count: number, more: boolean) => `${count.toLocaleString(locale)}${more ? '+' : ''} ${count === 1 ? 'match' : 'matches'}`,

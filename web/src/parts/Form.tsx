@@ -14,6 +14,8 @@ export interface Input {
   required?: boolean
   /** Shown but not changed: what names the thing. */
   fixed?: boolean
+  /** Characters of the longest text. */
+  most?: number
 }
 /** What is missing is a secret that stays as it is stored. */
 export type Values = Record<string, string>
@@ -64,6 +66,7 @@ export function Form({ title, inputs, values, save, onClose }: { title: string; 
                 class="input"
                 {...{ type: (input.kind ?? 'text') as 'text' }}
                 required={input.required ?? false}
+                maxLength={input.most}
                 disabled={input.fixed ?? false}
                 autocomplete="off"
                 value={now[input.name] ?? ''}

@@ -9,6 +9,7 @@ import { nudge } from '../../live/changes'
 import { seed, useLive } from '../../live/resource'
 import { Button, Copy, currentInView, Empty, Note, Switch, Time, Took } from '../../parts/basic'
 import { Head } from '../../parts/Head'
+import { NoteForm } from '../../parts/NoteForm'
 import { ViewOnly } from '../../parts/ViewOnly'
 import { attempt, confirm, Menu, toast } from '../../parts/overlay'
 import { Mark, State } from '../../parts/State'
@@ -132,6 +133,7 @@ function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: st
   const explained = run && (tab === 'details' || ['queued', 'running'].includes(run.state))
   const why = useLive(explained ? `runwhy ${dagId} ${runId}` : null, () => ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/why', params)), { on: [`dag:${dagId}`] })
   const [clearing, setClearing] = useState<{ onlyFailed: boolean } | null>(null)
+  const [noting, setNoting] = useState(false)
   const asked = query.value.get('do')
   useEffect(() => {
     if (asked !== 'clear-failed') return
@@ -146,6 +148,7 @@ function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: st
       nudge('runs', `dag:${dagId}`)
       void live.refresh()
     })
+  const note = (text: string | null) => ok(api.PATCH('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}', { ...params, body: { note: text } })).then(live.refresh)
   const remove = async () => {
     if (!(await confirm(`${t.run.delete}: ${runName(runId)}`, t.run.deleteText, t.remove))) return
     if (await attempt(() => ok(api.DELETE('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}', params)))) go(to('dags', dagId))
@@ -162,6 +165,7 @@ function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: st
               items={[
                 { text: t.run.markSuccess, icon: 'check', act: () => void mark('success') },
                 { text: t.run.markFailed, icon: 'close', act: () => void mark('failed') },
+                { text: t.run.writeNote, icon: 'edit', act: () => setNoting(true) },
                 { text: t.run.rerun, icon: 'play', act: () => onTrigger({ conf: run.conf ?? {} }) },
                 { text: t.run.delete, icon: 'trash', bad: true, act: () => void remove() },
               ]}
@@ -185,7 +189,8 @@ function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: st
       {tab === 'tasks' && <TasksTab dagId={dagId} runId={runId} operator={operator} />}
       {tab === 'compare' && <Lazy load={() => import('./Compare')} props={{ dagId, runId }} />}
       {tab === 'callbacks' && <Callbacks of={`${dagId} ${runId}`} topic={`dag:${dagId}`} read={() => api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/callbackLog', { params: { path: params.params.path, query: { limit: 5000 } } })} />}
-      {tab === 'details' && <RunDetails run={run} why={why.data.value ?? null} operator={operator} onSaved={() => void live.refresh()} />}
+      {tab === 'details' && <RunDetails run={run} why={why.data.value ?? null} onNote={operator ? () => setNoting(true) : null} />}
+      {noting && <NoteForm note={run.note} save={note} onClose={() => setNoting(false)} />}
       {clearing && <ClearRun dagId={dagId} runId={runId} onlyFailed={clearing.onlyFailed} onClose={() => setClearing(null)} onDone={() => void live.refresh()} />}
     </>
   )

@@ -1,12 +1,9 @@
 /** The settings of a DAG; the facts of a run. */
-import { useState } from 'preact/hooks'
-import { api, ok } from '../../api/client'
 import type { components } from '../../api/schema'
 import type { DagDetails, DagRun } from '../../api/types'
 import { duration, moment } from '../../format'
 import { Button, Copy, Time, Took } from '../../parts/basic'
 import { CountLink } from '../../parts/CountLink'
-import { attempt } from '../../parts/overlay'
 import { History } from '../../parts/History'
 import { State } from '../../parts/State'
 import { href, to } from '../../shell/router'
@@ -35,16 +32,8 @@ export function DetailsTab({ dag }: { dag: DagDetails }) {
   )
 }
 
-export function RunDetails({ run, why, operator, onSaved }: { run: DagRun; why: components['schemas']['Why'] | null; operator: boolean; onSaved: () => void }) {
-  const [note, setNote] = useState<string | null>(null)
+export function RunDetails({ run, why, onNote }: { run: DagRun; why: components['schemas']['Why'] | null; onNote: (() => void) | null }) {
   const json = JSON.stringify(run.conf ?? {}, null, 2)
-  const save = () =>
-    attempt(() => ok(api.PATCH('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}', { params: { path: { dag_id: run.dag_id, dag_run_id: run.dag_run_id } }, body: { note: note || null } }))).then((done) => {
-      if (done) {
-        setNote(null)
-        onSaved()
-      }
-    })
   return (
     <div class="two">
       <div class="card">
@@ -61,13 +50,7 @@ export function RunDetails({ run, why, operator, onSaved }: { run: DagRun; why: 
           <dt>{t.run.duration}</dt><dd><Took start={run.start_date} end={run.end_date} /></dd>
           <dt>{t.run.versions}</dt><dd>{run.dag_versions.map((one, at) => <>{at > 0 && ', '}<a key={one.version_number} class="link" href={href(`${to('dags', run.dag_id, 'source')}?ran=${one.version_number}`)}>{one.version_number}</a></>)}</dd>
           <dt>{t.run.note}</dt>
-          <dd>
-            {note === null ? (
-              <span class="row">{run.note ?? <span class="dim">{t.none}</span>}{operator && <Button kind="plain" icon="edit" label={t.edit} onClick={() => setNote(run.note ?? '')} />}</span>
-            ) : (
-              <span class="row wrap"><input class="input grow" maxLength={1000} aria-label={t.run.note} value={note} onInput={(event) => setNote(event.currentTarget.value)} /><Button onClick={() => void save()}>{t.save}</Button><Button kind="plain" onClick={() => setNote(null)}>{t.cancel}</Button></span>
-            )}
-          </dd>
+          <dd class="row">{run.note ?? <span class="dim">{t.none}</span>}{onNote && <Button kind="plain" icon="edit" label={t.run.writeNote} onClick={onNote} />}</dd>
         </dl>
       </div>
       <div class="card">

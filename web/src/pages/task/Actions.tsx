@@ -16,6 +16,7 @@ interface Props {
   taskId: string
   /** null: all instances. */
   mapIndex: number | null
+  onNote?: () => void
   onDone: () => void
 }
 
@@ -30,6 +31,7 @@ export function Actions(props: Props) {
           { text: t.task.markSuccess, icon: 'check', act: () => setKind('success') },
           { text: t.task.markFailed, icon: 'close', act: () => setKind('failed') },
           { text: t.task.markSkipped, icon: 'right', act: () => setKind('skipped') },
+          props.onNote ? { text: t.run.writeNote, icon: 'edit', act: props.onNote } : null,
         ]}
       />
       {kind && <Change key={kind} {...props} kind={kind} onClose={() => setKind(null)} />}

@@ -10,6 +10,7 @@ import { Button, currentInView, Empty, Note, Segments, Skeleton, Time, Took } fr
 import { Head } from '../../parts/Head'
 import { History } from '../../parts/History'
 import { Mark, State } from '../../parts/State'
+import { NoteForm } from '../../parts/NoteForm'
 import { ViewOnly } from '../../parts/ViewOnly'
 import { go, href, query, setQuery, to } from '../../shell/router'
 import { may } from '../../shell/session'
@@ -27,6 +28,8 @@ import { XComs } from './XComs'
 
 const TABS = ['log', 'callbacks', 'why', 'xcoms', 'events', 'details'] as const
 type Tab = (typeof TABS)[number]
+/** No other task instance. */
+const ALONE = { include_upstream: false, include_downstream: false, include_future: false, include_past: false }
 
 interface Props {
   dagId: string
@@ -68,6 +71,7 @@ export function TaskView({ dagId, runId, taskId, index, tab: given, tabHref, inP
   const dag = useLive(`dag ${dagId}`, () => ok(api.GET('/api/v2/dags/{dag_id}/details', { params: { path: { dag_id: dagId } } })), { fresh: 10_000 })
   // The first request brings the end of the log, too; later the log follows by itself.
   const begun = useRef('')
+  const [noting, setNoting] = useState(false)
   const logs = useRef<{ of: string; first: LogLines } | null>(null)
   const live = useLive<TaskInstanceView>(
     `ti ${key}`,
@@ -87,6 +91,8 @@ export function TaskView({ dagId, runId, taskId, index, tab: given, tabHref, inP
   if (!data) return <>{head({ name, state: undefined, actions: null })}{live.error.value ? <Empty title={live.error.value} /> : <Skeleton rows={10} />}</>
   const operator = may('operator', dag.data.value?.tags.map((tag) => tag.name) ?? [])
   const { task_instance: ti, tries } = data
+  const note = (text: string | null) =>
+    ok(api.PATCH('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/{map_index}', { params: { path: { ...path, map_index: index } }, body: { note: text, ...ALONE } })).then(live.refresh)
   if (!ti) {
     return (
       <>
@@ -104,7 +110,7 @@ export function TaskView({ dagId, runId, taskId, index, tab: given, tabHref, inP
   const shown = tries.findLast((one) => one.try_number === chosen)
   return (
     <>
-      {head({ name, state: ti.state, actions: operator ? <Actions dagId={dagId} runId={runId} taskId={taskId} mapIndex={index >= 0 ? index : null} onDone={() => void live.refresh()} /> : dag.data.value && <ViewOnly /> })}
+      {head({ name, state: ti.state, actions: operator ? <Actions dagId={dagId} runId={runId} taskId={taskId} mapIndex={index >= 0 ? index : null} onNote={() => setNoting(true)} onDone={() => void live.refresh()} /> : dag.data.value && <ViewOnly /> })}
       <p class="dag-facts soft small">
         <State state={ti.state} />
         {ti.start_date && <Took start={ti.start_date} end={ti.end_date} open={ti.state === 'running'} />}
@@ -113,6 +119,7 @@ export function TaskView({ dagId, runId, taskId, index, tab: given, tabHref, inP
         {ti.worker && <a href={href('/queues')}>{ti.worker}</a>}
         {/* What a scheduled task waits for now is on the tab "Why"; its reason is from the moment when it was scheduled. */}
         {ti.reason && ti.state !== 'scheduled' && <span class={ti.state === 'failed' ? 'wrong' : ''}>{ti.reason}</span>}
+        {ti.note && <span class="dag-about">{ti.note}</span>}
       </p>
       {asks(ti.operator_name ?? ti.operator) && ['running', 'up_for_reschedule', 'scheduled', 'queued'].includes(ti.state ?? '') && <Request path={path} index={index} />}
       <div class="task-bar">
@@ -138,6 +145,7 @@ export function TaskView({ dagId, runId, taskId, index, tab: given, tabHref, inP
       {tab === 'xcoms' && <XComs path={path} index={index} operator={operator} />}
       {tab === 'events' && <Events path={path} index={index} />}
       {tab === 'details' && <TaskDetails ti={ti} of={shown ?? null} path={path} index={index} />}
+      {noting && <NoteForm note={ti.note} save={note} onClose={() => setNoting(false)} />}
     </>
   )
 }
