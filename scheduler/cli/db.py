@@ -69,14 +69,15 @@ def rotate_fernet_key() -> None:
 
 
 @db.command()
-def migrate() -> None:
+@options.wait_s
+def migrate(*, wait_s: float) -> None:
     """Upgrade the schema to this version in one transaction. Safe to run repeatedly and concurrently.
 
     The command connects with PACELINE_DATABASE_OWNER_URL or, if that is unset, PACELINE_DATABASE_URL. That role owns the tables. If
     the roles of PACELINE_DATABASE_URL, PACELINE_WORKER_DATABASE_URL and PACELINE_WEB_DATABASE_URL do not exist, the command creates
     them with their passwords.
     """
-    click.echo(f"The schema is at {_migrate()}.")
+    click.echo(f"The schema is at {_migrate(wait_s)}.")
 
 
 @db.command()
@@ -150,12 +151,16 @@ def grant_worker(role: str, may_clear_runs: bool) -> None:
 
 
 @db.command()
+@options.wait_s
 @options.as_json
-def check() -> None:
-    """Check the database. Exit 0 if it is reachable and its schema matches this version, else 4."""
+def check(*, wait_s: float) -> None:
+    """Check the database. Exit 0 if it is reachable and its schema matches this version, else 4.
+
+    With --wait, a container or unit that starts before the database, or before its migration, waits in one process.
+    """
     from scheduler.store.db import migrate as schema
 
-    options.engine()
+    options.engine(wait_s=wait_s)
     output.result({"ok": True, "schema": schema.head()}, f"The database answers; its schema is at {schema.head()}.")
 
 
@@ -164,11 +169,11 @@ def _server_version(engine: "Engine") -> int:
     return int((engine.dialect.server_version_info or (0,))[0])
 
 
-def _migrate() -> str:
+def _migrate(wait_s: float = 0.0) -> str:
     """Upgrade the schema, and create the roles of the settings. Return the revision."""
     from scheduler.store.db import migrate as schema
 
-    return schema.migrate_as_set(options.engine(check_schema=False, as_owner=True), options.settings())
+    return schema.migrate_as_set(options.engine(check_schema=False, as_owner=True, wait_s=wait_s), options.settings())
 
 
 def _print_counts(counts: Mapping[str, int], before: datetime, *, done: bool) -> None:

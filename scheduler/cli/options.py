@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from paceline.exceptions import ConflictError
+from paceline.exceptions import ConflictError, UnreachableError
 from scheduler.cli import output
 
 if TYPE_CHECKING:
@@ -105,6 +105,16 @@ yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation. Req
 
 #: Seconds for which a command waits for a server that accepts no writes, as during a failover.
 PATIENCE_S = 10.0
+#: Seconds between two looks at a database for which a command waits.
+WAIT_POLL_S = 1.0
+wait_s = click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(0, 86_400),
+    default=0.0,
+    metavar="SECONDS",
+    help="Try again for so long before exit 4.",
+)
 
 
 def settings() -> "Settings":
@@ -118,8 +128,14 @@ def settings() -> "Settings":
     return loaded
 
 
-def engine(*, check_schema: bool = True, as_owner: bool = False) -> "Engine":
-    """Return the engine of this command, which is closed with it. Once, check that the database answers with the right schema."""
+def engine(*, check_schema: bool = True, as_owner: bool = False, wait_s: float = 0.0) -> "Engine":
+    """Return the engine of this command, which is closed with it. Once, check that the database answers with the right schema.
+
+    With `wait_s`, this is tried for so many seconds, even if the role is rejected: `paceline db migrate` may create it meanwhile.
+    """
+    from tenacity import stop_after_delay
+
+    from scheduler.process import retries
     from scheduler.store.db import database, migrate
 
     root = click.get_current_context().find_root()
@@ -128,9 +144,18 @@ def engine(*, check_schema: bool = True, as_owner: bool = False) -> "Engine":
         chosen = settings().as_owner() if as_owner else settings()
         new_engine = database.create(chosen, pool_size=1, application="paceline cli", patience_s=PATIENCE_S)
         root.call_on_close(new_engine.dispose)
-        database.check(new_engine)
-        if check_schema:
-            migrate.check(new_engine)
+
+        def check() -> None:
+            database.check(new_engine)
+            if check_schema:
+                migrate.check(new_engine)
+
+        retries.repeated(
+            lambda error: isinstance(error, UnreachableError),
+            pause_s=min(WAIT_POLL_S, wait_s),
+            failed=lambda error, number: output.say(f"{error} Waiting for it.") if number == 1 else None,
+            stop=stop_after_delay(wait_s),
+        )(check)
         root.meta[key] = new_engine
     found: Engine = root.meta[key]
     return found

@@ -8,6 +8,7 @@ from typing import Any
 import jsonschema
 import kubernetes_validate
 import pytest
+import yaml
 from kubernetes_validate import utils
 
 from scheduler.cli import paceline
@@ -15,7 +16,7 @@ from scheduler.settings import Settings, bundle_sources
 from scheduler.settings.environment import OTHER_NAMES
 from scheduler.settings.model import environment_names
 
-from .rendering import VERSIONS, Object, RenderError, containers, lint, pods, render
+from .rendering import DEPLOY, VERSIONS, Object, RenderError, containers, key, lint, pods, render
 from .value_sets import VALUE_SETS, WRONG
 
 KEDA = json.loads(Path(__file__).with_name("keda.schema.json").read_text(encoding="utf-8"))
@@ -271,6 +272,22 @@ def test_schedulers_read_a_repository_as_a_bundle_and_no_pod_shares_a_folder_of_
         assert {pod.rpartition("-")[2]: source for pod, source in found.items() if source} == {"scheduler": expected}
         (source,) = bundle_sources.parse(expected)
         assert source.is_git
+
+
+def test_who_waits_for_the_database_waits_in_one_process_with_a_deadline() -> None:
+    """A loop in a shell would start a Python for each look, and end never."""
+    pods = {key(one): one["spec"]["template"]["spec"] for one in render({}) if one["kind"] in {"Deployment", "Job"}}
+    waits = [
+        container["args"] for pod in pods.values() for container in (*pod.get("initContainers", ()), *pod["containers"])
+        if "db" in container.get("args", ())
+    ]  # fmt: skip
+    compose = yaml.safe_load((DEPLOY.parent / "docker-compose.yml").read_text())["services"]["migrate"]["command"]
+    unit = (DEPLOY / "systemd/paceline-migrate.service").read_text()
+
+    assert len(waits) == len(pods)
+    for arguments in [*waits, compose, unit.partition("ExecStart=/opt/paceline/bin/")[2].splitlines()[0].split()]:
+        assert arguments[:2] == ["paceline", "db"] and arguments[2] in {"check", "migrate"}
+        assert arguments[3] == "--wait" and float(arguments[4]) > 0
 
 
 def test_two_releases_share_no_name() -> None:

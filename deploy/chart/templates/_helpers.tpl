@@ -201,7 +201,7 @@ initContainers:
   - name: wait-for-schema
     image: {{ include "paceline.image" . }}
     imagePullPolicy: {{ include "paceline.pullPolicy" . }}
-    args: [sh, -c, "until paceline db check; do sleep 3; done"]
+    args: [paceline, db, check, --wait, "3600"]
     envFrom:
       - secretRef:
           name: {{ .secret }}

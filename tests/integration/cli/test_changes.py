@@ -1,6 +1,10 @@
 """The commands that write: trigger and wait, pause, pools, schema, backfills."""
 
 import json
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -189,6 +193,29 @@ def test_an_empty_database_names_the_command_and_migrate_repairs_it(cli: Cli, em
     assert "run `paceline db migrate`" in before.stderr
     assert (migrated.exit_code, cli("db", "migrate").exit_code, cli("db", "check").exit_code) == (0, 0, 0)
     assert cli.json("pools", "list")[0]["slots"] == 128
+
+
+def test_a_check_waits_in_one_process_for_the_schema(cli: Cli, empty_database_url: str) -> None:
+    cli.env["PACELINE_DATABASE_URL"] = empty_database_url
+    command = [sys.executable, "-m", "scheduler.cli", "db", "check", "--wait", "60"]
+    with subprocess.Popen(command, env=os.environ | cli.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stderr is not None
+        assert waiting.stderr.readline().endswith("run `paceline db migrate`. Waiting for it.\n")
+
+        assert cli("db", "migrate").exit_code == 0
+
+        assert (waiting.wait(60), waiting.stderr.read()) == (0, "")
+
+
+@pytest.mark.parametrize("command", ["check", "migrate"])
+def test_the_wait_for_a_database_ends_at_its_deadline(cli: Cli, command: str) -> None:
+    started = time.monotonic()
+
+    done = cli("db", command, "--wait", "1.5", PACELINE_DATABASE_URL="postgresql://nobody@127.0.0.1:1/none")
+
+    assert done.exit_code == 4
+    assert time.monotonic() - started >= 1.5
+    assert [line.endswith("Waiting for it.") for line in done.stderr.splitlines()] == [True, False]
 
 
 def test_a_newer_schema_is_refused_by_every_command(cli: Cli, scenario: Scenario) -> None:
