@@ -54,7 +54,7 @@ STAGES = {
     "report.before": "the plan of the report and its parameters",
     "sent": "PostgreSQL and the way to it",
     "answered": "the answer as a claim",
-    "report.after": "the log file is closed; Flower is told",
+    "report.after": "the log file is closed; Flower gets its event",
 }
 ROUND_TRIP, FLOOR = "select 1", "insert into bench_hop (v) values (1)"
 QUEUED = "select id, dispatch_id::text from task_instance where dag_run_id = %s and state = 'queued'"
