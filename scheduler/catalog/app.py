@@ -1,15 +1,17 @@
 """The routes of Iceberg's REST protocol. Paths and bodies are those of its OpenAPI description."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import Body, Depends, FastAPI, Header, Request, Response
+from fastapi import Body, Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from scheduler.catalog import commits, errors, files
 from scheduler.catalog.errors import CatalogError, NoSuchTableError, UnauthorizedError
 from scheduler.catalog.tables import Caller, Tables
+from scheduler.store.tables import requests
 
 JSON = "application/json"
 #: Between the parts of a namespace in a path.
@@ -29,6 +31,10 @@ ENDPOINTS = [
 ]  # fmt: skip
 #: The token of a try never changes, so a client must not try to renew it.
 OVERRIDES = {"token-refresh-enabled": "false"}
+
+#: How long a client may repeat a request that has an idempotency key: as a duration of ISO 8601, at most that of
+#: retention.housekeeping_days.
+LIFETIME = "PT24H"
 
 #: Who sends a request. UnauthorizedError.
 Authenticate = Callable[[Request], Caller]
@@ -58,13 +64,23 @@ def create(tables: Tables, authenticate: Authenticate) -> FastAPI:
     """The catalog as an application, to serve alone or below a path."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     errors.install(app)
-    asks, content = Depends(authenticate), Body()
+
+    async def sender(request: Request, caller: Annotated[Caller, Depends(authenticate)]) -> Caller:
+        """Who sends a request, with its digest if it has an idempotency key."""
+        key = request.headers.get("idempotency-key")
+        if key is None or request.method in ("GET", "HEAD"):
+            return caller
+        body = (await request.body()).decode("utf-8", "replace")
+        digest = requests.digest(caller.name, key, request.method, request.url.path, request.url.query, body)
+        return dataclasses.replace(caller, request=digest)
+
+    asks, content = Depends(sender), Body()
     _namespaces(app, tables, asks, content)
     _tables(app, tables, asks, content)
 
     @app.get("/v1/config")
     def config(caller: Caller = asks) -> Any:
-        return {"defaults": {}, "overrides": OVERRIDES, "endpoints": ENDPOINTS}
+        return {"defaults": {}, "overrides": OVERRIDES, "endpoints": ENDPOINTS, "idempotency-key-lifetime": LIFETIME}
 
     @app.post("/v1/tables/rename")
     def rename(caller: Caller = asks, body: dict[str, Any] = content) -> Response:
@@ -128,13 +144,8 @@ def _tables(app: FastAPI, tables: Tables, asks: Any, content: Any) -> None:
         return {"identifiers": [{"namespace": name.split("."), "name": table} for table in tables.names(caller, name)]}
 
     @app.post(f"{ONE}/tables")
-    def create_table(
-        namespace: str,
-        caller: Caller = asks,
-        body: dict[str, Any] = content,
-        idempotency_key: Annotated[str | None, Header()] = None,
-    ) -> Response:
-        table, location = tables.create(caller, _dotted(namespace), body, idempotency_key)
+    def create_table(namespace: str, caller: Caller = asks, body: dict[str, Any] = content) -> Response:
+        table, location = tables.create(caller, _dotted(namespace), body)
         answer = {"metadata": json.loads(table.model_dump_json()), "config": {}}
         return JSONResponse(answer if location is None else {"metadata-location": location, **answer})
 

@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import Engine
 
 from paceline.exceptions import NotFoundError
+from scheduler.catalog import files
 from scheduler.catalog.files import Warehouse
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
@@ -26,7 +27,7 @@ def describe(settings: Settings, engine: Engine, namespace: str, name: str) -> d
         "location": table.location,
         "metadata_location": location,
         "format_version": table.format_version,
-        "columns": {field.name: str(field.field_type) for field in schema.fields},
+        "columns": files.columns(table),
         "partitions": [f"{field.transform}({schema.find_column_name(field.source_id)})" for field in table.spec().fields],
         "properties": dict(table.properties),
         "rows": int(summary.get("total-records", 0)),

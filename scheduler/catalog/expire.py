@@ -17,7 +17,7 @@ from pyiceberg.table.snapshots import Snapshot
 from sqlalchemy import Connection, Engine
 
 from paceline.exceptions import ConflictError, NotFoundError
-from scheduler.catalog import files
+from scheduler.catalog import files, needed
 from scheduler.catalog.files import Warehouse
 from scheduler.settings import Settings
 from scheduler.store.accounts import audit
@@ -49,8 +49,8 @@ def expire(settings: Settings, engine: Engine, namespace: str, name: str, *, bef
         raise NotFoundError(f"There is no table {namespace}.{name}: see `paceline tables list`.")
     table = warehouse.metadata(location).table
     versions = [table, *_readable(warehouse, transact(engine, history.locations, catalog, namespace, name))]
-    needed = _needed(table, versions, before)
-    gone = [one.snapshot_id for one in table.snapshots if one.snapshot_id not in needed]
+    stay = _needed(table, versions, before)
+    gone = [one.snapshot_id for one in table.snapshots if one.snapshot_id not in stay]
     number = None
     if gone:
         change = _removal(warehouse, namespace, name, location=location, table=table, gone=gone)
@@ -59,8 +59,8 @@ def expire(settings: Settings, engine: Engine, namespace: str, name: str, *, bef
             warehouse.delete(str(change.location))
             raise ConflictError(f"The table {namespace}.{name} was changed meanwhile: run the command again.")
     every = {one.snapshot_id: one for version in versions for one in version.snapshots}
-    kept = [one for one in every.values() if one.snapshot_id in needed]
-    removed = [one for one in every.values() if one.snapshot_id not in needed]
+    kept = [one for one in every.values() if one.snapshot_id in stay]
+    removed = [one for one in every.values() if one.snapshot_id not in stay]
     return Expired(len(gone), _delete(warehouse, removed, kept), number)
 
 
@@ -73,10 +73,10 @@ def _readable(warehouse: Warehouse, locations: Iterable[str]) -> Iterator[TableM
 
 def _needed(table: TableMetadata, versions: list[TableMetadata], before: datetime) -> set[int]:
     """The snapshots that stay: the newer ones, and those on which a version or one of its branches and tags stands."""
-    needed = {one.snapshot_id for one in table.snapshots if one.timestamp_ms >= before.timestamp() * 1000}
+    stay = {one.snapshot_id for one in table.snapshots if one.timestamp_ms >= before.timestamp() * 1000}
     for version in versions:
-        needed.update(ref.snapshot_id for ref in version.refs.values())
-    return needed
+        stay.update(ref.snapshot_id for ref in version.refs.values())
+    return stay
 
 
 def _removal(warehouse: Warehouse, namespace: str, name: str, *, location: str, table: TableMetadata, gone: list[int]) -> Change:
@@ -98,10 +98,10 @@ def _publish(connection: Connection, catalog: str, change: Change, by: str) -> i
 
 def _delete(warehouse: Warehouse, removed: Iterable[Snapshot], kept: Iterable[Snapshot]) -> int:
     """Delete what only removed snapshots need, each file before those that name it. The number of files."""
-    candidates = _of(warehouse, removed)
+    candidates = needed.files_of(warehouse, removed)
     if not candidates:
         return 0
-    stays = _of(warehouse, kept)
+    stays = needed.files_of(warehouse, kept)
     count = 0
     for path in candidates:
         if path not in stays:
@@ -112,25 +112,3 @@ def _delete(warehouse: Warehouse, removed: Iterable[Snapshot], kept: Iterable[Sn
                 break
             count += 1
     return count
-
-
-def _of(warehouse: Warehouse, snapshots: Iterable[Snapshot]) -> dict[str, None]:
-    """All files of snapshots: data files, then manifests, then manifest lists. What an earlier call has deleted is left out."""
-    data: dict[str, None] = {}
-    manifests: dict[str, None] = {}
-    lists: dict[str, None] = {}
-    for snapshot in snapshots:
-        try:
-            listed = snapshot.manifests(warehouse.io)
-        except FileNotFoundError:
-            continue
-        lists[snapshot.manifest_list] = None
-        for manifest in listed:
-            if manifest.manifest_path not in manifests:
-                try:
-                    entries = manifest.fetch_manifest_entry(warehouse.io, discard_deleted=True)
-                except FileNotFoundError:
-                    continue
-                manifests[manifest.manifest_path] = None
-                data.update(dict.fromkeys(entry.data_file.file_path for entry in entries))
-    return {**data, **manifests, **lists}

@@ -1,15 +1,22 @@
 """The files of tables: where they may be, and metadata files, which are written once and never change."""
 
+import contextlib
 import functools
 import json
+import os
 import posixpath
 import re
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from pyarrow.fs import FileSelector
 from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
 from scheduler.catalog.errors import CatalogError, ForbiddenError, UnsupportedError
@@ -90,6 +97,23 @@ class Warehouse:
             stream.write(table.model_dump_json(exclude_none=True).encode())
         return location
 
+    def listed(self, folder: str) -> Iterator[tuple[str, datetime]]:
+        """The files below a folder, each with the time of its last change. OSError."""
+        if not isinstance(self.io, PyArrowFileIO):
+            raise OSError(f"{type(self.io).__name__} cannot list {folder}")
+        scheme, netloc, path = PyArrowFileIO.parse_location(folder, self.io.properties)
+        selector = FileSelector(path, recursive=True, allow_not_found=True)
+        for one in self.io.fs_by_scheme(scheme, netloc).get_file_info(selector):
+            if one.is_file and one.mtime is not None:
+                yield folder + one.path.removeprefix(path), one.mtime
+
+    def delete_folder(self, folder: str) -> None:
+        """Delete a folder of this machine with its folders, as far as they are empty. An object storage has none."""
+        if folder.startswith("file://"):
+            for place, _, _ in os.walk(folder.removeprefix("file://"), topdown=False):
+                with contextlib.suppress(OSError):
+                    Path(place).rmdir()
+
     def delete(self, location: str) -> None:
         """Delete a file; nothing if it is gone."""
         try:
@@ -107,6 +131,11 @@ class Warehouse:
     def _check_inside(location: str, folder: str, what: str) -> None:
         if not _is_inside(location, folder):
             raise ForbiddenError(f"The {what} {location} is outside of {folder}, where this namespace has its tables.")
+
+
+def places(table: TableMetadata) -> list[str]:
+    """The folders of a table, as URLs."""
+    return [_url(one) for one in (table.location, *(table.properties[key] for key in PATHS if key in table.properties))]
 
 
 def _url(location: str) -> str:
@@ -154,7 +183,7 @@ def facts(table: TableMetadata, before: TableMetadata | None) -> dict[str, Any]:
         found["schema_changed"] = True
         found["schema_change"] = _schema_change(before, table)
     if before is None or "schema_changed" in found:
-        found["columns"] = {field.name: str(field.field_type) for field in table.schema().fields}
+        found["columns"] = columns(table)
     if snapshot is None:
         return found
     found["snapshot_id"] = snapshot.snapshot_id
@@ -171,6 +200,11 @@ def facts(table: TableMetadata, before: TableMetadata | None) -> dict[str, Any]:
                     name = key.replace("-", "_")
                     found[name] = found.get(name, 0) + int(value)
     return found
+
+
+def columns(table: TableMetadata) -> dict[str, str]:
+    """The columns of a table with their types."""
+    return {field.name: str(field.field_type) for field in table.schema().fields}
 
 
 def _schema_change(before: TableMetadata, table: TableMetadata) -> list[str]:

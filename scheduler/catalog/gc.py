@@ -1,4 +1,4 @@
-"""Deletes the files of tries that ended without a publication, and those that a publication left behind.
+"""Deletes the files of tries that ended without a publication, those that a publication left behind, and those that nothing knows.
 
 The files of a try are those that its snapshots added. A snapshot that is also in a metadata file that was ever current is not the
 try's, whatever name the try gave to the table. In case of doubt, a file stays. A file is deleted before those that name it, so a
@@ -14,6 +14,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from sqlalchemy import Engine
 
+from scheduler.catalog import sweep
 from scheduler.catalog.files import Warehouse
 from scheduler.process import fault_points
 from scheduler.settings import Settings
@@ -29,17 +30,18 @@ BATCH = 20
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """How much was deleted: tries and files, and the files that could not be."""
+    """How much was deleted: tries and files, and the files that could not be. `folders` were swept."""
 
     tries: int
     files: int
     failed: int
+    folders: int = 0
 
 
 def collect(
     settings: Settings, engine: Engine, *, older_s: float | None = None, limit: int = 1000, stop: Callable[[], bool] = lambda: False
 ) -> Collected:
-    """Delete the files of up to `limit` dead tries, one try after the other, until `stop()`."""
+    """Delete the files of up to `limit` dead tries, then those that nothing needs in up to `limit` folders, until `stop()`."""
     warehouse = Warehouse.of(settings.tables.warehouse_url, settings.tables.storage_options)
     older_s = settings.tables.keep_dead_tries if older_s is None else older_s
     tries = files = failed = after = 0
@@ -67,7 +69,8 @@ def collect(
             if not missed:
                 transact(engine, dead_tries.forget, after)
             tries, failed = tries + 1, failed + missed
-    return Collected(tries, files, failed)
+    swept = sweep.sweep(settings, engine, older_s=older_s, limit=limit, stop=stop)
+    return Collected(tries, files + swept.files, failed + swept.failed, swept.folders)
 
 
 def _files(warehouse: Warehouse, engine: Engine, catalog: str, try_id: int) -> list[str]:

@@ -4,6 +4,7 @@ A try reads as of the publication at its start, with what it has written itself.
 report of its success publishes. A person reads what is current, and a commit of a person is a publication of its own.
 """
 
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,13 +30,15 @@ from scheduler.process import fault_points
 from scheduler.settings import Settings
 from scheduler.store.accounts import audit
 from scheduler.store.db import database
-from scheduler.store.tables import namespaces, pointers, publish, tries
+from scheduler.store.tables import folders, namespaces, pointers, publish, requests, tries
 from scheduler.store.tables.pointers import Change, Pinned, Pointer
 
 log = logging.getLogger("paceline.tables")
 T = TypeVar("T")
 #: Seconds for which a request waits for PostgreSQL, and between two attempts.
 PATIENCE_S, PAUSE_S = 30.0, 0.2
+#: Folders of tables, each with a try that uses it, that stay in memory: each is noted once.
+USES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class Caller:
     may_write: bool = False
     #: Whether the caller may make a table of any metadata file in the warehouse, and say who uses a namespace.
     is_admin: bool = False
+    #: The digest of the request, if it has an idempotency key: it is done once.
+    request: bytes | None = None
     #: Whether the caller may read a namespace with these properties or, with True, write to it; None for a try.
     may_use: Callable[[dict[str, str], bool], bool] | None = None
 
@@ -58,6 +63,7 @@ class Tables:
     def __init__(self, settings: Settings, engine: Engine) -> None:
         self.catalog = settings.tables.catalog
         self.warehouse = Warehouse(settings.tables.warehouse_url, settings.tables.storage)
+        self._use = functools.lru_cache(maxsize=USES)(self._note_use)
         self._transact = database.until_answered(engine, pause_s=PAUSE_S, stop=stop_after_delay(PATIENCE_S))
 
     def caller(self, token: str) -> Caller | None:
@@ -80,7 +86,7 @@ class Tables:
         files.check_name("namespace", *name.split("."))
         if "." in name:
             self._check_use(caller, name.rpartition(".")[0], writes=True)
-        if not self._transact(namespaces.create, self.catalog, name, properties):
+        if not self._transact(_once, caller, namespaces.create, self.catalog, name, properties):
             raise ExistsError(f"There is a namespace {name} already.")
 
     def properties(self, caller: Caller, name: str, *, writes: bool = False) -> dict[str, str]:
@@ -105,13 +111,17 @@ class Tables:
             raise ForbiddenError(f"An administrator says who uses the namespace {name} ({rights.WRITERS}, {rights.READERS}).")
         if both := set(updates) & set(removals):
             raise CatalogError(f"The property {min(both)} is both set and removed: choose one.")
-        self._transact(namespaces.update, self.catalog, name, updates, removals)
+        if self._is_done(caller):
+            return sorted(updates), sorted(set(removals)), []
+        self._transact(_once, caller, namespaces.update, self.catalog, name, updates, removals)
         return sorted(updates), sorted(set(removals) & set(before)), sorted(set(removals) - set(before))
 
     def drop_namespace(self, caller: Caller, name: str) -> None:
         """Delete an empty namespace, at once."""
+        if self._is_done(caller):
+            return
         self.properties(caller, name, writes=True)
-        if not self._transact(namespaces.drop, self.catalog, name):
+        if not self._transact(_once, caller, namespaces.drop, self.catalog, name):
             raise NotEmptyError(f"The namespace {name} is not empty: drop its tables and namespaces first.")
 
     def names(self, caller: Caller, namespace: str) -> list[str]:
@@ -122,37 +132,34 @@ class Tables:
     def load(self, caller: Caller, namespace: str, name: str) -> Metadata:
         """The metadata of a table."""
         self._check_use(caller, namespace, writes=False)
-        return self._found(caller, namespace, name)
+        found = self._found(caller, namespace, name)
+        if caller.attempt is not None:
+            self._use(caller.attempt.id, found.table.location)
+        return found
 
-    def create(
-        self, caller: Caller, namespace: str, request: Mapping[str, Any], key: str | None = None
-    ) -> tuple[TableMetadata, str | None]:
-        """Create a table. Returns its metadata and where that is: nowhere if the table is only staged.
-
-        ExistsError if there is one. With an idempotency key, an equal request with the same key is answered with the table.
-        """
+    def create(self, caller: Caller, namespace: str, request: Mapping[str, Any]) -> tuple[TableMetadata, str | None]:
+        """Create a table. Returns its metadata and where that is: nowhere if the table is only staged. ExistsError."""
         self.properties(caller, namespace, writes=True)
         table, staged = commits.created(self.warehouse, namespace, request)
         name = str(request["name"])
-        pointer, mark = self._pointer(caller, namespace, name), commits.mark(caller.name, {**request, "idempotency-key": key})
-        if pointer.location is not None:
-            if key is None or not self._has_made(caller, namespace, name, mark):
-                raise ExistsError(f"There is a table {namespace}.{name} already.")
-            found = self._read(pointer.location)
-            return found.table, found.location
-        if staged:
-            return table, None
-        location = self.warehouse.write(table, None, mark)
-        change = Change(
-            namespace=namespace, name=name, expected=None, location=location, facts=files.facts(table, None),
-            mark="" if key is None else mark,
-        )  # fmt: skip
-        if not self._store(caller, [change], taken=ExistsError):
-            found = self._found(caller, namespace, name)
-            return found.table, found.location
-        return table, location
+        is_done, pointer = self._is_done(caller), self._pointer(caller, namespace, name)
+        if pointer.location is not None and not is_done:
+            raise ExistsError(f"There is a table {namespace}.{name} already.")
+        if not is_done:
+            self._check_folders(table, None)
+            if not request.get("location"):
+                self._transact(folders.note, self.catalog, table.location)
+            if staged:
+                return table, None
+            location = self.warehouse.write(table, None)
+            facts = files.facts(table, None)
+            change = Change(namespace=namespace, name=name, expected=None, location=location, facts=facts)
+            if self._store(caller, [change], taken=ExistsError):
+                return table, location
+        found = self._found(caller, namespace, name)
+        return found.table, found.location
 
-    def commit(self, caller: Caller, requests: Mapping[tuple[str, str], Mapping[str, Any]]) -> dict[tuple[str, str], Metadata]:
+    def commit(self, caller: Caller, wanted: Mapping[tuple[str, str], Mapping[str, Any]]) -> dict[tuple[str, str], Metadata]:
         """Apply the commits to these tables, all or none.
 
         A commit that does not fit the table any more, because it is in the table already, is answered as its first one was.
@@ -160,9 +167,11 @@ class Tables:
         fault_points.point("tables.asked")
         answers: dict[tuple[str, str], Metadata] = {}
         changes = []
-        for namespace in sorted({namespace for namespace, _ in requests}):
+        for namespace in sorted({namespace for namespace, _ in wanted}):
             self.properties(caller, namespace, writes=True)
-        for (namespace, name), request in requests.items():
+        if self._is_done(caller):
+            return {key: self._found(caller, *key) for key in wanted}
+        for (namespace, name), request in wanted.items():
             files.check_name("table", name)
             commit = commits.parsed(request, namespace, name)
             pointer = self._pointer(caller, namespace, name)
@@ -175,6 +184,7 @@ class Tables:
                     raise
                 answers[namespace, name] = base
                 continue
+            self._check_folders(table, base)
             location = self.warehouse.write(table, pointer.location, mark)
             answers[namespace, name] = self.warehouse.metadata(location)
             changes.append(Change(
@@ -185,11 +195,13 @@ class Tables:
         if changes:
             fault_points.point("tables.written")
             if not self._store(caller, changes):
-                return {key: self._found(caller, *key) for key in requests}
+                return {key: self._found(caller, *key) for key in wanted}
         return answers
 
     def drop(self, caller: Caller, namespace: str, name: str) -> None:
         """Drop a table. Its files stay until nothing needs them."""
+        if self._is_done(caller):
+            return
         self.properties(caller, namespace, writes=True)
         pointer = self._pointer(caller, namespace, name)
         if pointer.location is None:
@@ -198,13 +210,18 @@ class Tables:
 
     def rename(self, caller: Caller, source: tuple[str, str], target: tuple[str, str]) -> None:
         """Give a table another name, also in another namespace. Its files stay where they are."""
+        if self._is_done(caller):
+            return
         for namespace in {source[0], target[0]}:
             self.properties(caller, namespace, writes=True)
         files.check_name("table", target[1])
         metadata = self._found(caller, *source)
         if self._pointer(caller, *target).location is not None:
             raise ExistsError(f"There is a table {'.'.join(target)} already.")
-        facts = files.facts(metadata.table, metadata.table)
+        if self._pointer(caller, *source).base is None:  # a try has created it, so all its rows are new
+            facts = files.facts(metadata.table, None)
+        else:
+            facts = {**files.facts(metadata.table, metadata.table), "columns": files.columns(metadata.table)}
         self._store(caller, [
             Change(namespace=source[0], name=source[1], expected=metadata.location, location=None),
             Change(namespace=target[0], name=target[1], expected=None, location=metadata.location, facts=facts, is_new=False),
@@ -218,11 +235,13 @@ class Tables:
         files.check_name("table", name)
         self.warehouse.check_metadata(location)
         pointer = self._pointer(caller, namespace, name)
-        if pointer.location is not None and not overwrite:
+        if pointer.location is not None and not overwrite and not self._is_done(caller):
             raise ExistsError(f"There is a table {namespace}.{name} already.")
         metadata = self._read(location)
         files.check_format(metadata.table.format_version)
         self.warehouse.check_metadata(f"{metadata.table.location}/metadata")
+        if self._is_done(caller):
+            return metadata
         facts = files.facts(metadata.table, None)
         change = Change(namespace=namespace, name=name, expected=pointer.location, location=location, facts=facts, is_new=False)
         self._store(caller, [change], taken=ExistsError)
@@ -248,6 +267,18 @@ class Tables:
         except FileNotFoundError:
             raise NoSuchTableError(f"The metadata file {location} is gone: restore it, or roll the table back.") from None
 
+    def _note_use(self, _: int, folder: str) -> None:
+        """Note that a try may put files into the folder of a table."""
+        self._transact(folders.use, self.catalog, folder)
+
+    def _check_folders(self, table: TableMetadata, base: Metadata | None) -> None:
+        """ForbiddenError if a table is to have files in the folder of another one, where they would count as left behind."""
+        places = files.places(table)
+        if base is None or places != files.places(base.table):
+            other = self._transact(folders.overlapping, self.catalog, places, table.location)
+            if other is not None:
+                raise ForbiddenError(f"The files of a table cannot be in {other}, the folder of another one: choose another place.")
+
     def _check_writes(self, caller: Caller) -> None:
         if not caller.may_write:
             raise ForbiddenError(f"{caller.name} may only read tables.")
@@ -268,6 +299,9 @@ class Tables:
         found: bool = self._transact(pointers.has_made, self.catalog, caller.attempt, namespace, name, mark=mark)
         return found
 
+    def _is_done(self, caller: Caller) -> bool:
+        return caller.request is not None and bool(self._transact(requests.is_done, caller.request))
+
     def _store(self, caller: Caller, changes: list[Change], *, taken: type[CatalogError] = CommitFailedError) -> bool:
         """Store the new pointers. False if the same request was faster: a client that got no answer has repeated it.
 
@@ -276,27 +310,36 @@ class Tables:
         try:
             refused: str | None = self._transact(_store, self.catalog, caller, changes)
         except StaleTryError:
-            self._delete_new(changes)
+            self._delete_new(caller, changes)
             raise
-        if refused is None:
+        if refused is None or not self._delete_new(caller, changes):
             fault_points.point("tables.stored")
             return True
-        self._delete_new(changes)
-        if all(one.mark and self._has_made(caller, one.namespace, one.name, one.mark) for one in changes):
+        if refused is DONE or all(one.mark and self._has_made(caller, one.namespace, one.name, one.mark) for one in changes):
             return False
         raise taken(refused)
 
-    def _delete_new(self, changes: Sequence[Change]) -> None:
-        for change in changes:
-            if change.is_new and change.location is not None:
-                try:
-                    self.warehouse.delete(change.location)
-                except OSError as error:
-                    log.warning("the metadata file %s, which was not stored, could not be deleted: %s", change.location, error)
+    def _delete_new(self, caller: Caller, changes: Sequence[Change]) -> bool:
+        """Delete the files of changes that were not stored. False if they were, and a later attempt has met another change."""
+        new = [one.location for one in changes if one.is_new and one.location is not None]
+        if self._transact(pointers.has_any, self.catalog, caller.attempt, new):
+            return False
+        for location in new:
+            try:
+                self.warehouse.delete(location)
+            except OSError as error:
+                log.warning("the metadata file %s, which was not stored, could not be deleted: %s", location, error)
+        return True
+
+
+#: Of a request with an idempotency key that another process has done.
+DONE = "an equal request has been done"
 
 
 def _store(connection: Connection, catalog: str, caller: Caller, changes: list[Change]) -> str | None:
     """Store the new pointers of a try or of a person. Returns who was faster, in words; None if they are stored."""
+    if not requests.note(connection, caller.request):
+        return DONE
     if caller.attempt is not None:
         stale = tries.write(connection, caller.attempt, changes)
         if stale is None:
@@ -310,12 +353,15 @@ def _store(connection: Connection, catalog: str, caller: Caller, changes: list[C
         entry = audit.begin(connection, "tables.commit", account=caller.name, address=caller.address, extra=extra)
         audit.end(connection, entry, 200)
         return None
-    if _has(connection, catalog, changes):
-        return None
+    if all(pointers.of(connection, catalog, None, one.namespace, one.name).location == one.location for one in changes):
+        return None  # an earlier attempt, whose answer was lost, was stored
     connection.rollback()
     return "; ".join(f"{row.namespace}.{row.name} has changed since it was read: {row.writer} wrote it" for row in moved)
 
 
-def _has(connection: Connection, catalog: str, changes: Sequence[Change]) -> bool:
-    """Whether the pointers are those of the changes: an earlier attempt, whose answer was lost, was stored."""
-    return all(pointers.of(connection, catalog, None, one.namespace, one.name).location == one.location for one in changes)
+def _once(connection: Connection, caller: Caller, write: Callable[..., Any], *arguments: Any) -> bool:
+    """Call `write`, unless the request has been done. False if that refused."""
+    if requests.note(connection, caller.request) and write(connection, *arguments) is False:
+        connection.rollback()
+        return False
+    return True

@@ -106,16 +106,19 @@ def expire(table: str, older: float | None) -> None:
 
 @tables.command()
 @click.option("--older", type=click.FloatRange(min=0), help="Seconds since the try began. Default: tables.keep_dead_tries.")
-@click.option("--limit", type=click.IntRange(1, 1_000_000), default=1000, show_default=True, help="Maximum number of tries.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1_000_000), default=1000, show_default=True, help="Maximum number of tries, and of folders."
+)
 @options.as_json
 def gc(older: float | None, limit: int) -> None:
-    """Delete the files of tries that ended without a publication."""
+    """Delete the files of tries that ended without a publication, and those in the folders of tables that nothing needs."""
     from scheduler.catalog import gc as collection
 
     settings = _settings()
     done = collection.collect(settings, options.engine(), older_s=older, limit=limit)
-    row = {"tries": done.tries, "files": done.files, "failed": done.failed}
-    output.result(row, f"Deleted {done.files} files of {done.tries} tries; {done.failed} could not be deleted.")
+    row = {"tries": done.tries, "files": done.files, "failed": done.failed, "folders": done.folders}
+    deleted = f"Deleted {done.files} files, of {done.tries} tries and in {done.folders} folders"
+    output.result(row, f"{deleted}; {done.failed} could not be deleted.")
 
 
 def _settings() -> "Settings":

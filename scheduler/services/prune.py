@@ -16,7 +16,7 @@ from scheduler.settings import Settings
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
 from scheduler.store.runs import deleted_runs
-from scheduler.store.tables import dead_tries
+from scheduler.store.tables import dead_tries, folders
 from scheduler.store.upkeep import retention
 from scheduler.store.upkeep.retention import Batch
 
@@ -69,7 +69,7 @@ class Prune(TimedService):
     def _delete_files(self) -> None:
         if self._thread is not None and self._thread.is_alive():
             return
-        if transact(self._engine, deleted_runs.are_due) or self._has_dead_try():
+        if transact(self._engine, deleted_runs.are_due) or self._has_dead_try() or self._has_folder():
             self._thread = VitalThread(
                 target=delete_due, args=(self._engine, self._settings, self._stop), name="run-files", daemon=True
             )
@@ -85,6 +85,11 @@ class Prune(TimedService):
         found = transact(self._engine, dead_tries.dead, self._dead_try, tables.keep_dead_tries, 1)
         self._dead_try = max(found, default=self._dead_try)
         return bool(found)
+
+    def _has_folder(self) -> bool:
+        """Whether the folder of a table may have files that nothing needs."""
+        tables = self._settings.tables
+        return bool(tables.warehouse) and transact(self._engine, folders.is_due, tables.catalog, tables.keep_dead_tries)
 
     def _delete(self, kind: str, before: datetime) -> Batch:
         if kind == "events":

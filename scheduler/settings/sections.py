@@ -304,7 +304,7 @@ class Tables(Section):
     spark_jars: str = Field(default="", examples=["/opt/iceberg"])
     """Jars, or folders with jars, with which Spark uses tables, separated by commas. With these, nothing is fetched."""
     keep_dead_tries: Seconds = 86_400
-    """Seconds after which a scheduler deletes the files of a try that published nothing. Longer than the longest try."""
+    """Seconds after which a scheduler deletes files of tables that no version of a table needs. Longer than the longest try."""
 
     @property
     def warehouse_url(self) -> str:

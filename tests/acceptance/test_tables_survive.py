@@ -124,6 +124,7 @@ def test_each_kill_leaves_all_tables_old_or_all_new_and_each_row_once(
         strike(one, "report.after=kill@2", TIMES, must_strike=False)
     print(json.dumps(table_faults.counted(one)), file=sys.stderr)
     assert one.found == []
+    assert not any(one.orphans.values()), one.orphans
 
 
 def test_a_worker_that_is_stopped_and_comes_back_changes_nothing(

@@ -54,6 +54,8 @@ TABLES: Rights = {
     **dict.fromkeys(("iceberg_tables", "iceberg_namespace_properties", "table_try", "table_pending"), CHANGE),
     "table_publication": ("select", Only("update", ("number",))),
     "table_version": ("select", "insert"),
+    "table_request": ("select", "insert"),
+    "table_folder": ("select", "insert", Only("update", ("used_at",))),
 }
 WORKER: Rights = {
     **dict.fromkeys(

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from paceline.states import HOLDS_SLOTS, SUSPENDED, WAITS_FOR_WORKER, States
+from paceline.states import DELAYED, HOLDS_SLOTS, SUSPENDED, WAITS_FOR_WORKER, States
 from scheduler.store.db import rows
 
-#: A task instance in one of these may continue with the same try.
-MAY_CONTINUE = States(HOLDS_SLOTS | WAITS_FOR_WORKER | SUSPENDED)
+#: A task instance in one of these may continue with the same try, or the next try with the Spark application of this one.
+MAY_CONTINUE = States(HOLDS_SLOTS | WAITS_FOR_WORKER | SUSPENDED | DELAYED)
 #: A try is dead if its task instance is gone, or has another try, or has ended. One that waits may continue.
 DEAD = f"""
 select t.id from table_try t

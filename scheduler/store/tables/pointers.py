@@ -102,6 +102,18 @@ def has_made(connection: Connection, catalog: str, attempt: Pinned | None, names
     return found
 
 
+def has_any(connection: Connection, catalog: str, attempt: Pinned | None, locations: list[str]) -> bool:
+    """Whether one of these metadata files is or was current, or is what a running try has written."""
+    found: bool = connection.exec_driver_sql(
+        """
+        select exists (select from table_version where catalog = %s and metadata_location = any(%s))
+            or exists (select from table_pending where try_id = %s and written && %s::text[])
+        """,
+        (catalog, locations, None if attempt is None else attempt.id, locations),
+    ).scalar_one()
+    return found
+
+
 def names(connection: Connection, catalog: str, attempt: Pinned | None, namespace: str) -> list[str]:
     """The tables of a namespace by name, as a running try sees them or as they are now."""
     if attempt is None:

@@ -141,8 +141,10 @@ def write(connection: Connection, attempt: Pinned, changes: list[Change]) -> Cha
 
 def _is_stored(connection: Connection, attempt: Pinned, change: Change) -> bool:
     """Whether an earlier call whose answer was lost has stored it."""
-    location = connection.exec_driver_sql(
-        "select location from table_pending where try_id = %s and namespace = %s and name = %s",
-        (attempt.id, change.namespace, change.name),
-    ).scalar_one_or_none()
-    return location is not None and location == change.location
+    found = connection.exec_driver_sql(
+        """
+        select 1 from table_pending where try_id = %s and namespace = %s and name = %s and location is not distinct from %s
+        """,
+        (attempt.id, change.namespace, change.name, change.location),
+    )
+    return found.first() is not None

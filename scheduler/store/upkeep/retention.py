@@ -156,6 +156,7 @@ KINDS: dict[str, Rows] = {
         first="(0,0)",
         keys="::tid[]",
     ),
+    "table_requests": Rows(table="table_request", key="digest", old="x.made_at < %(before)s", free="true", first=""),
     "account_keys": Rows(table="account_key", key="digest", old="x.expires_at < %(before)s", free="true", first=""),
     "login_failures": Rows(table="login_failure", key="key", old="x.last_at < %(before)s", free="true", first=""),
     "import_errors": Rows(

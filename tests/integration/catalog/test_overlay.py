@@ -192,3 +192,21 @@ def test_schemas_specs_branches_and_properties_change_in_a_try(lake: Lake) -> No
     assert loaded.schema().column_names == ["id", "who", "more"]
     assert set(loaded.refs()) == {"main", "audit", "first"}
     assert ids(loaded) == [1, 2]
+
+
+def test_the_facts_of_a_try_are_those_of_all_its_commits(lake: Lake) -> None:
+    scenario = lake.scenario
+    lake.person().create_table("sales.old", SCHEMA).append(rows(1))
+    claim, catalog = lake.attempt()
+    table = catalog.create_table("sales.t", SCHEMA)
+    table.append(rows(1))
+    old = catalog.load_table("sales.old")
+    with old.update_schema() as schema:
+        schema.add_column("more", LongType())
+    old.append(pa.table({"id": [2], "who": ["x"], "more": [3]}))
+    catalog.create_table("sales.first", SCHEMA).append(rows(1))
+    catalog.rename_table("sales.first", "sales.second")
+    assert scenario.follower.report(claim, Ending(TaskState.SUCCESS, tables="lake")).is_stored
+    for name, columns in (("t", ["id", "who"]), ("old", ["id", "who", "more"]), ("second", ["id", "who"])):
+        ((facts,),) = scenario.rows("select facts from table_version where name = %s order by publication desc limit 1", name)
+        assert list(facts.get("columns", ())) == columns, name

@@ -9,11 +9,11 @@ import requests
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import TableAlreadyExistsError
 from pyiceberg.types import LongType
-from support.tables import SCHEMA, Lake, rows
+from support.tables import SCHEMA, Lake, ids, rows
 
 from scheduler.catalog.files import Warehouse
 
-Sent = tuple[str, bytes, dict[str, str]]
+Sent = tuple[str, str, bytes, dict[str, str]]
 
 
 def noted(catalog: RestCatalog) -> list[Sent]:
@@ -21,17 +21,19 @@ def noted(catalog: RestCatalog) -> list[Sent]:
     sent: list[Sent] = []
 
     def note(answer: requests.Response, **_: object) -> None:
-        if answer.request.method == "POST":
-            sent.append((str(answer.request.url), bytes(answer.request.body or b""), dict(answer.request.headers)))
+        if answer.request.method in ("POST", "DELETE"):
+            body = answer.request.body or b""
+            content = body.encode() if isinstance(body, str) else bytes(body)
+            sent.append((str(answer.request.method), str(answer.request.url), content, dict(answer.request.headers)))
 
     catalog._session.hooks["response"].append(note)
     return sent
 
 
 def again(sent: Sent) -> tuple[int, Any]:
-    url, body, headers = sent
-    answer = requests.post(url, body, headers=headers, timeout=10)
-    return answer.status_code, answer.json()
+    method, url, body, headers = sent
+    answer = requests.request(method, url, data=body, headers=headers, timeout=10)
+    return answer.status_code, answer.json() if answer.content else None
 
 
 def callers(lake: Lake) -> list[RestCatalog]:
@@ -48,8 +50,8 @@ def test_a_second_create_is_an_error_unless_it_has_the_idempotency_key_of_the_fi
         table = catalog.create_table(f"sales.t{number}", SCHEMA)
         status, answer = again(sent[-1])
         assert (status, answer["metadata-location"]) == (200, table.metadata_location)
-        url, body, headers = sent[-1]
-        assert again((url, body, {**headers, "Idempotency-Key": "two"}))[0] == 409
+        method, url, body, headers = sent[-1]
+        assert again((method, url, body, {**headers, "Idempotency-Key": "two"}))[0] == 409
         del catalog._session.headers["Idempotency-Key"]
         table.append(rows(1))
         status, answer = again(sent[0])
@@ -73,9 +75,70 @@ def test_an_equal_request_of_another_person_is_no_repetition(lake: Lake) -> None
     table = ada.create_table("sales.t", SCHEMA)
     with table.update_schema() as schema:
         schema.add_column("more", LongType())
-    for url, body, headers in sent:
+    for _, url, body, headers in sent:
         answer = requests.post(url, body, headers={**headers, "Authorization": f"Bearer {bob.properties['token']}"}, timeout=10)
         assert answer.status_code == 409
+
+
+def test_each_change_with_an_idempotency_key_is_done_once(lake: Lake) -> None:
+    """Also if something else has changed the same names meanwhile."""
+    for number, catalog in enumerate(callers(lake)):
+        change_once(lake, catalog, f"n{number}")
+
+
+def change_once(lake: Lake, catalog: RestCatalog, namespace: str) -> None:
+    keys = iter(range(100))
+    sent = noted(catalog)
+
+    def once(change: Callable[[], object]) -> None:
+        catalog._session.headers["Idempotency-Key"] = str(next(keys))
+        change()
+        del catalog._session.headers["Idempotency-Key"]
+
+    once(lambda: catalog.create_namespace(namespace))
+    once(lambda: catalog.update_namespace_properties(namespace, updates={"k": "v"}))
+    for name in ("dropped", "renamed"):
+        catalog.create_table(f"{namespace}.{name}", SCHEMA)
+    once(lambda: catalog.load_table(f"{namespace}.dropped").append(rows(1)))
+    once(lambda: catalog.drop_table(f"{namespace}.dropped"))
+    once(lambda: catalog.rename_table(f"{namespace}.renamed", f"{namespace}.other"))
+    catalog.create_table(f"{namespace}.dropped", SCHEMA).append(rows(7))
+    catalog.create_table(f"{namespace}.renamed", SCHEMA)
+    catalog.update_namespace_properties(namespace, updates={"k": "w"})
+    keyed = [one for one in sent if "Idempotency-Key" in one[3]]
+    assert len(keyed) == 5
+    assert [again(one)[0] for one in keyed] == [200, 200, 200, 204, 204]
+    assert sorted(catalog.list_tables(namespace)) == [(namespace, name) for name in ("dropped", "other", "renamed")]
+    assert ids(catalog.load_table(f"{namespace}.dropped")) == [7]
+    assert catalog.load_namespace_properties(namespace) == {"k": "w"}
+    for name in ("dropped", "other", "renamed"):
+        catalog.drop_table(f"{namespace}.{name}")
+    once(lambda: catalog.drop_namespace(namespace))
+    assert again(sent[-1])[0] == 204
+    method, url, body, headers = sent[-1]
+    assert again((method, url, body, {**headers, "Idempotency-Key": "another"}))[0] == 404
+    bob = {**headers, "Authorization": f"Bearer {lake.person('bob').properties['token']}"}
+    assert again((method, url, body, bob))[0] == 404, "the key of another caller"
+
+
+def test_a_drop_whose_answer_postgresql_lost_is_done(lake: Lake) -> None:
+    """The catalog repeats the transaction, and meets what it has stored itself."""
+    plain = lake.tables._transact
+
+    def twice(work: Callable[..., Any], *arguments: Any) -> Any:
+        plain(work, *arguments)
+        return plain(work, *arguments)
+
+    for number, catalog in enumerate(callers(lake)):
+        catalog.create_table(f"sales.a{number}", SCHEMA)
+        catalog.create_table(f"sales.b{number}", SCHEMA)
+        lake.tables._transact = twice
+        catalog.drop_table(f"sales.a{number}")
+        catalog.rename_table(f"sales.b{number}", f"sales.c{number}")
+        catalog.load_table(f"sales.c{number}").append(rows(1))
+        lake.tables._transact = plain
+        assert ids(catalog.load_table(f"sales.c{number}")) == [1]
+        assert not catalog.table_exists(f"sales.a{number}")
 
 
 class Slow(Warehouse):
