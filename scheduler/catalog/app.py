@@ -7,17 +7,19 @@ from typing import Annotated, Any
 
 from fastapi import Body, Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
+from pyiceberg.view.metadata import ViewMetadata
 
 from scheduler.catalog import commits, errors, files
 from scheduler.catalog.errors import CatalogError, NoSuchTableError, UnauthorizedError
 from scheduler.catalog.tables import Caller, Tables
+from scheduler.catalog.views import Views
 from scheduler.store.tables import requests
 
 JSON = "application/json"
 #: Between the parts of a namespace in a path.
 SEPARATOR = "\x1f"
 ONE = "/v1/namespaces/{namespace}"
-TABLE = f"{ONE}/tables/{{table}}"
+TABLE, VIEW = f"{ONE}/tables/{{table}}", f"{ONE}/views/{{view}}"
 #: What clients may call. They find out by this list what this catalog does not have.
 ENDPOINTS = [
     "GET /v1/{prefix}/namespaces", "POST /v1/{prefix}/namespaces", "GET /v1/{prefix}/namespaces/{namespace}",
@@ -27,7 +29,10 @@ ENDPOINTS = [
     "HEAD /v1/{prefix}/namespaces/{namespace}/tables/{table}", "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}",
     "DELETE /v1/{prefix}/namespaces/{namespace}/tables/{table}", "POST /v1/{prefix}/namespaces/{namespace}/register",
     "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/metrics", "POST /v1/{prefix}/tables/rename",
-    "POST /v1/{prefix}/transactions/commit",
+    "POST /v1/{prefix}/transactions/commit", "GET /v1/{prefix}/namespaces/{namespace}/views",
+    "POST /v1/{prefix}/namespaces/{namespace}/views", "GET /v1/{prefix}/namespaces/{namespace}/views/{view}",
+    "HEAD /v1/{prefix}/namespaces/{namespace}/views/{view}", "POST /v1/{prefix}/namespaces/{namespace}/views/{view}",
+    "DELETE /v1/{prefix}/namespaces/{namespace}/views/{view}", "POST /v1/{prefix}/views/rename",
 ]  # fmt: skip
 #: The token of a try never changes, so a client must not try to renew it.
 OVERRIDES = {"token-refresh-enabled": "false"}
@@ -77,6 +82,7 @@ def create(tables: Tables, authenticate: Authenticate) -> FastAPI:
     asks, content = Depends(sender), Body()
     _namespaces(app, tables, asks, content)
     _tables(app, tables, asks, content)
+    _views(app, Views(tables), asks, content)
 
     @app.get("/v1/config")
     def config(caller: Caller = asks) -> Any:
@@ -184,6 +190,45 @@ def _tables(app: FastAPI, tables: Tables, asks: Any, content: Any) -> None:
     def metrics(namespace: str, table: str, caller: Caller = asks) -> Response:
         """Engines report what a scan or a commit cost. Nothing is kept."""
         return Response(status_code=204)
+
+
+def _views(app: FastAPI, views: Views, asks: Any, content: Any) -> None:
+    @app.get(f"{ONE}/views")
+    def list_views(namespace: str, caller: Caller = asks) -> Any:
+        name = _dotted(namespace)
+        return {"identifiers": [{"namespace": name.split("."), "name": view} for view in views.names(caller, name)]}
+
+    @app.post(f"{ONE}/views")
+    def create_view(namespace: str, caller: Caller = asks, body: dict[str, Any] = content) -> Any:
+        return _view(*views.create(caller, _dotted(namespace), body))
+
+    @app.get(VIEW)
+    def load_view(namespace: str, view: str, caller: Caller = asks) -> Any:
+        return _view(*views.load(caller, _dotted(namespace), view))
+
+    @app.head(VIEW)
+    def has_view(namespace: str, view: str, caller: Caller = asks) -> Response:
+        views.load(caller, _dotted(namespace), view)
+        return Response(status_code=204)
+
+    @app.post(VIEW)
+    def replace_view(namespace: str, view: str, caller: Caller = asks, body: dict[str, Any] = content) -> Any:
+        return _view(*views.replace(caller, _dotted(namespace), view, body))
+
+    @app.delete(VIEW)
+    def drop_view(namespace: str, view: str, caller: Caller = asks) -> Response:
+        views.drop(caller, _dotted(namespace), view)
+        return Response(status_code=204)
+
+    @app.post("/v1/views/rename")
+    def rename_view(caller: Caller = asks, body: dict[str, Any] = content) -> Response:
+        (source, target) = commits.names([{"identifier": body.get("source")}, {"identifier": body.get("destination")}])
+        views.rename(caller, source, target)
+        return Response(status_code=204)
+
+
+def _view(view: ViewMetadata, location: str) -> dict[str, Any]:
+    return {"metadata-location": location, "metadata": json.loads(view.model_dump_json(exclude_none=True)), "config": {}}
 
 
 def _dotted(namespace: str) -> str:

@@ -16,7 +16,7 @@ from scheduler.store.tables import pointers
 def describe(settings: Settings, engine: Engine, namespace: str, name: str) -> dict[str, Any]:
     """The columns, partitions, snapshots and properties of a table. NotFoundError."""
     location = transact(engine, pointers.of, settings.tables.catalog, None, namespace, name).location
-    if location is None:
+    if location is None or pointers.is_view(location):
         raise NotFoundError(f"There is no table {namespace}.{name}: see `paceline tables list`.")
     table = Warehouse.of(settings.tables.warehouse_url, settings.tables.storage_options).metadata(location).table
     schema, current = table.schema(), table.current_snapshot()

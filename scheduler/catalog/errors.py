@@ -43,6 +43,12 @@ class NoSuchTableError(CatalogError):
     status, kind = 404, "NoSuchTableException"
 
 
+class NoSuchViewError(CatalogError):
+    """There is no such view."""
+
+    status, kind = 404, "NoSuchViewException"
+
+
 class NoSuchNamespaceError(CatalogError):
     """There is no such namespace."""
 

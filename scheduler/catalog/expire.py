@@ -45,7 +45,7 @@ def expire(settings: Settings, engine: Engine, namespace: str, name: str, *, bef
     catalog, warehouse = settings.tables.catalog, Warehouse.of(settings.tables.warehouse_url, settings.tables.storage_options)
     transact(engine, history.prune, catalog, namespace, name, before)
     location = transact(engine, pointers.of, catalog, None, namespace, name).location
-    if location is None:
+    if location is None or pointers.is_view(location):
         raise NotFoundError(f"There is no table {namespace}.{name}: see `paceline tables list`.")
     table = warehouse.metadata(location).table
     versions = [table, *_readable(warehouse, transact(engine, history.locations, catalog, namespace, name))]
@@ -67,6 +67,8 @@ def expire(settings: Settings, engine: Engine, namespace: str, name: str, *, bef
 def _readable(warehouse: Warehouse, locations: Iterable[str]) -> Iterator[TableMetadata]:
     """The tables in metadata files. Iceberg may have deleted old ones, if the table has the property for it."""
     for location in locations:
+        if pointers.is_view(location):
+            continue
         with contextlib.suppress(FileNotFoundError):
             yield warehouse.metadata(location).table
 

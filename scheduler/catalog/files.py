@@ -18,8 +18,10 @@ from pyarrow.fs import FileSelector
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.view.metadata import ViewMetadata
 
 from scheduler.catalog.errors import CatalogError, ForbiddenError, UnsupportedError
+from scheduler.store.tables.pointers import VIEW
 
 #: Metadata of tables that stays in memory.
 KEPT = 128
@@ -27,7 +29,7 @@ KEPT = 128
 NAME = re.compile(r"[^\W\d.][\w\- ]{0,99}|\d[\w\- ]{0,99}")
 #: Properties of a table that say where files go.
 PATHS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
-VERSION = re.compile(r"(\d+)-[0-9a-f-]+\.metadata\.json")
+VERSION = re.compile(r"(\d+)-[0-9a-f-]+(?:\.view)?\.metadata\.json")
 #: pyiceberg writes version 2 at most.
 NEWEST_FORMAT = 2
 
@@ -92,9 +94,19 @@ class Warehouse:
         known = VERSION.search(previous or "")
         version = int(known[1]) + 1 if known else 0
         folder = table.properties.get("write.metadata.path", f"{table.location}/metadata").rstrip("/")
-        location = f"{folder}/{version:05d}-{mark}{str(uuid.uuid4())[len(mark) :]}.metadata.json"
+        name = f"{version:05d}-{mark}{str(uuid.uuid4())[len(mark) :]}.metadata.json"
+        return self._written(f"{folder}/{name}", table.model_dump_json(exclude_none=True))
+
+    def write_view(self, view: ViewMetadata, previous: str | None) -> str:
+        """Write the metadata of a view to a new file, and return its location."""
+        known = VERSION.search(previous or "")
+        version = int(known[1]) + 1 if known else 0
+        place = f"{view.location}/metadata/{version:05d}-{uuid.uuid4()}{VIEW}"
+        return self._written(place, view.model_dump_json(exclude_none=True))
+
+    def _written(self, location: str, text: str) -> str:
         with self.io.new_output(location).create() as stream:
-            stream.write(table.model_dump_json(exclude_none=True).encode())
+            stream.write(text.encode())
         return location
 
     def listed(self, folder: str) -> Iterator[tuple[str, datetime]]:
@@ -121,10 +133,14 @@ class Warehouse:
         except FileNotFoundError:
             return
 
-    def _metadata(self, location: str) -> Metadata:
+    def text(self, location: str) -> str:
+        """What is in a file. FileNotFoundError."""
         with self.io.new_input(location).open() as stream:
             content = stream.read()
-        text = content.decode("utf-8")
+        return content.decode("utf-8")
+
+    def _metadata(self, location: str) -> Metadata:
+        text = self.text(location)
         return Metadata(location, text, TableMetadataUtil.parse_raw(text))
 
     @staticmethod

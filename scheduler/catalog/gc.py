@@ -19,7 +19,7 @@ from scheduler.catalog.files import Warehouse
 from scheduler.process import fault_points
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
-from scheduler.store.tables import dead_tries
+from scheduler.store.tables import dead_tries, pointers
 from scheduler.store.tables.dead_tries import Leftover
 
 log = logging.getLogger("paceline.tables")
@@ -78,12 +78,12 @@ def _files(warehouse: Warehouse, engine: Engine, catalog: str, try_id: int) -> l
     leftovers = transact(engine, dead_tries.leftovers, try_id)
     written = [location for one in leftovers for location in one.written]
     ever_current = transact(engine, dead_tries.published, catalog, written)
-    published = [warehouse.metadata(location).table for location in sorted(ever_current)]
+    published = [warehouse.metadata(location).table for location in sorted(ever_current) if not pointers.is_view(location)]
     kept = ever_current.union(entry.metadata_file for table in published for entry in table.metadata_log)
     found: dict[str, None] = {}
     for leftover in leftovers:
         for location in leftover.written:
-            if location not in kept:
+            if location not in kept and not pointers.is_view(location):
                 found.update(dict.fromkeys(_of_metadata(warehouse, engine, catalog, leftover, location, published=published)))
     return [*found, *(location for location in written if location not in kept)]
 

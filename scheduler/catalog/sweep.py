@@ -20,7 +20,7 @@ from scheduler.process import fault_points
 from scheduler.settings import Settings
 from scheduler.store.db import clock
 from scheduler.store.db.database import transact
-from scheduler.store.tables import folders
+from scheduler.store.tables import folders, pointers
 from scheduler.store.tables.folders import Due
 
 log = logging.getLogger("paceline.tables")
@@ -78,6 +78,8 @@ def _sweep(warehouse: Warehouse, engine: Engine, catalog: str, due: Due, *, olde
 def _readable(warehouse: Warehouse, locations: Iterable[str]) -> Iterator[TableMetadata]:
     """The tables in metadata files. One that is gone cannot be read again, so nothing is needed for it. OSError."""
     for location in locations:
+        if pointers.is_view(location):
+            continue
         try:
             yield warehouse.metadata(location).table
         except FileNotFoundError:

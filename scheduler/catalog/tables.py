@@ -85,7 +85,7 @@ class Tables:
         self._check_writes(caller)
         files.check_name("namespace", *name.split("."))
         if "." in name:
-            self._check_use(caller, name.rpartition(".")[0], writes=True)
+            self.check_use(caller, name.rpartition(".")[0], writes=True)
         if not self._transact(_once, caller, namespaces.create, self.catalog, name, properties):
             raise ExistsError(f"There is a namespace {name} already.")
 
@@ -99,7 +99,7 @@ class Tables:
         found = found or {}
         if writes:
             self._check_writes(caller)
-        self._check_use(caller, name, writes=writes)
+        self.check_use(caller, name, writes=writes)
         return found
 
     def update_namespace(
@@ -111,30 +111,29 @@ class Tables:
             raise ForbiddenError(f"An administrator says who uses the namespace {name} ({rights.WRITERS}, {rights.READERS}).")
         if both := set(updates) & set(removals):
             raise CatalogError(f"The property {min(both)} is both set and removed: choose one.")
-        if self._is_done(caller):
+        if self.is_done(caller):
             return sorted(updates), sorted(set(removals)), []
         self._transact(_once, caller, namespaces.update, self.catalog, name, updates, removals)
         return sorted(updates), sorted(set(removals) & set(before)), sorted(set(removals) - set(before))
 
     def drop_namespace(self, caller: Caller, name: str) -> None:
         """Delete an empty namespace, at once."""
-        if self._is_done(caller):
+        if self.is_done(caller):
             return
         self.properties(caller, name, writes=True)
         if not self._transact(_once, caller, namespaces.drop, self.catalog, name):
             raise NotEmptyError(f"The namespace {name} is not empty: drop its tables and namespaces first.")
 
-    def names(self, caller: Caller, namespace: str) -> list[str]:
-        """The tables of a namespace."""
+    def names(self, caller: Caller, namespace: str, *, views: bool = False) -> list[str]:
+        """The tables of a namespace, or its views."""
         self.properties(caller, namespace)
-        return self._names(caller, namespace)
+        return self._names(caller, namespace, views=views)
 
     def load(self, caller: Caller, namespace: str, name: str) -> Metadata:
         """The metadata of a table."""
-        self._check_use(caller, namespace, writes=False)
+        self.check_use(caller, namespace, writes=False)
         found = self._found(caller, namespace, name)
-        if caller.attempt is not None:
-            self._use(caller.attempt.id, found.table.location)
+        self.use(caller, found.table.location)
         return found
 
     def create(self, caller: Caller, namespace: str, request: Mapping[str, Any]) -> tuple[TableMetadata, str | None]:
@@ -142,19 +141,19 @@ class Tables:
         self.properties(caller, namespace, writes=True)
         table, staged = commits.created(self.warehouse, namespace, request)
         name = str(request["name"])
-        is_done, pointer = self._is_done(caller), self._pointer(caller, namespace, name)
+        is_done, pointer = self.is_done(caller), self.pointer(caller, namespace, name)
         if pointer.location is not None and not is_done:
-            raise ExistsError(f"There is a table {namespace}.{name} already.")
+            raise ExistsError(f"There is a table or a view {namespace}.{name} already.")
         if not is_done:
             self._check_folders(table, None)
             if not request.get("location"):
-                self._transact(folders.note, self.catalog, table.location)
+                self.give_folder(table.location)
             if staged:
                 return table, None
             location = self.warehouse.write(table, None)
             facts = files.facts(table, None)
             change = Change(namespace=namespace, name=name, expected=None, location=location, facts=facts)
-            if self._store(caller, [change], taken=ExistsError):
+            if self.store(caller, [change], taken=ExistsError):
                 return table, location
         found = self._found(caller, namespace, name)
         return found.table, found.location
@@ -169,12 +168,14 @@ class Tables:
         changes = []
         for namespace in sorted({namespace for namespace, _ in wanted}):
             self.properties(caller, namespace, writes=True)
-        if self._is_done(caller):
+        if self.is_done(caller):
             return {key: self._found(caller, *key) for key in wanted}
         for (namespace, name), request in wanted.items():
             files.check_name("table", name)
             commit = commits.parsed(request, namespace, name)
-            pointer = self._pointer(caller, namespace, name)
+            pointer = self.pointer(caller, namespace, name)
+            if pointers.is_view(pointer.location):
+                raise ExistsError(f"{namespace}.{name} is a view.")
             base = None if pointer.location is None else self._read(pointer.location)
             mark = commits.mark(caller.name, request)
             try:
@@ -194,35 +195,35 @@ class Tables:
             ))  # fmt: skip
         if changes:
             fault_points.point("tables.written")
-            if not self._store(caller, changes):
+            if not self.store(caller, changes):
                 return {key: self._found(caller, *key) for key in wanted}
         return answers
 
     def drop(self, caller: Caller, namespace: str, name: str) -> None:
         """Drop a table. Its files stay until nothing needs them."""
-        if self._is_done(caller):
+        if self.is_done(caller):
             return
         self.properties(caller, namespace, writes=True)
-        pointer = self._pointer(caller, namespace, name)
-        if pointer.location is None:
+        location = self.pointer(caller, namespace, name).location
+        if location is None or pointers.is_view(location):
             raise NoSuchTableError(f"There is no table {namespace}.{name}.")
-        self._store(caller, [Change(namespace=namespace, name=name, expected=pointer.location, location=None)])
+        self.store(caller, [Change(namespace=namespace, name=name, expected=location, location=None)])
 
     def rename(self, caller: Caller, source: tuple[str, str], target: tuple[str, str]) -> None:
         """Give a table another name, also in another namespace. Its files stay where they are."""
-        if self._is_done(caller):
+        if self.is_done(caller):
             return
         for namespace in {source[0], target[0]}:
             self.properties(caller, namespace, writes=True)
         files.check_name("table", target[1])
         metadata = self._found(caller, *source)
-        if self._pointer(caller, *target).location is not None:
-            raise ExistsError(f"There is a table {'.'.join(target)} already.")
-        if self._pointer(caller, *source).base is None:  # a try has created it, so all its rows are new
+        if self.pointer(caller, *target).location is not None:
+            raise ExistsError(f"There is a table or a view {'.'.join(target)} already.")
+        if self.pointer(caller, *source).base is None:  # a try has created it, so all its rows are new
             facts = files.facts(metadata.table, None)
         else:
             facts = {**files.facts(metadata.table, metadata.table), "columns": files.columns(metadata.table)}
-        self._store(caller, [
+        self.store(caller, [
             Change(namespace=source[0], name=source[1], expected=metadata.location, location=None),
             Change(namespace=target[0], name=target[1], expected=None, location=metadata.location, facts=facts, is_new=False),
         ], taken=ExistsError)  # fmt: skip
@@ -234,32 +235,33 @@ class Tables:
             raise ForbiddenError("A metadata file of the warehouse is registered by an administrator only.")
         files.check_name("table", name)
         self.warehouse.check_metadata(location)
-        pointer = self._pointer(caller, namespace, name)
-        if pointer.location is not None and not overwrite and not self._is_done(caller):
-            raise ExistsError(f"There is a table {namespace}.{name} already.")
+        pointer = self.pointer(caller, namespace, name)
+        may_replace = (overwrite or self.is_done(caller)) and not pointers.is_view(pointer.location)
+        if pointer.location is not None and not may_replace:
+            raise ExistsError(f"There is a table or a view {namespace}.{name} already.")
         metadata = self._read(location)
         files.check_format(metadata.table.format_version)
         self.warehouse.check_metadata(f"{metadata.table.location}/metadata")
-        if self._is_done(caller):
+        if self.is_done(caller):
             return metadata
         facts = files.facts(metadata.table, None)
         change = Change(namespace=namespace, name=name, expected=pointer.location, location=location, facts=facts, is_new=False)
-        self._store(caller, [change], taken=ExistsError)
+        self.store(caller, [change], taken=ExistsError)
         return metadata
 
-    def _names(self, caller: Caller, namespace: str) -> list[str]:
-        found: list[str] = self._transact(pointers.names, self.catalog, caller.attempt, namespace)
+    def _names(self, caller: Caller, namespace: str, *, views: bool = False) -> list[str]:
+        found: list[str] = self._transact(pointers.names, self.catalog, caller.attempt, namespace, views=views)
         return found
 
-    def _pointer(self, caller: Caller, namespace: str, name: str) -> Pointer:
+    def pointer(self, caller: Caller, namespace: str, name: str) -> Pointer:
         found: Pointer = self._transact(pointers.of, self.catalog, caller.attempt, namespace, name)
         return found
 
     def _found(self, caller: Caller, namespace: str, name: str) -> Metadata:
-        pointer = self._pointer(caller, namespace, name)
-        if pointer.location is None:
+        location = self.pointer(caller, namespace, name).location
+        if location is None or pointers.is_view(location):
             raise NoSuchTableError(f"There is no table {namespace}.{name}.")
-        return self._read(pointer.location)
+        return self._read(location)
 
     def _read(self, location: str) -> Metadata:
         try:
@@ -267,8 +269,16 @@ class Tables:
         except FileNotFoundError:
             raise NoSuchTableError(f"The metadata file {location} is gone: restore it, or roll the table back.") from None
 
+    def give_folder(self, folder: str) -> None:
+        """Note that a folder is given to a new table or view, before anything is written there."""
+        self._transact(folders.note, self.catalog, folder)
+
+    def use(self, caller: Caller, folder: str) -> None:
+        """Note that a try may put files into the folder of a table, once for each try."""
+        if caller.attempt is not None:
+            self._use(caller.attempt.id, folder)
+
     def _note_use(self, _: int, folder: str) -> None:
-        """Note that a try may put files into the folder of a table."""
         self._transact(folders.use, self.catalog, folder)
 
     def _check_folders(self, table: TableMetadata, base: Metadata | None) -> None:
@@ -283,7 +293,7 @@ class Tables:
         if not caller.may_write:
             raise ForbiddenError(f"{caller.name} may only read tables.")
 
-    def _check_use(self, caller: Caller, namespace: str, *, writes: bool) -> None:
+    def check_use(self, caller: Caller, namespace: str, *, writes: bool) -> None:
         """ForbiddenError for a namespace that is restricted, or lies below a restricted one."""
         properties: dict[str, str] = self._transact(namespaces.inherited, self.catalog, namespace)
         if caller.may_use is not None:
@@ -299,10 +309,10 @@ class Tables:
         found: bool = self._transact(pointers.has_made, self.catalog, caller.attempt, namespace, name, mark=mark)
         return found
 
-    def _is_done(self, caller: Caller) -> bool:
+    def is_done(self, caller: Caller) -> bool:
         return caller.request is not None and bool(self._transact(requests.is_done, caller.request))
 
-    def _store(self, caller: Caller, changes: list[Change], *, taken: type[CatalogError] = CommitFailedError) -> bool:
+    def store(self, caller: Caller, changes: list[Change], *, taken: type[CatalogError] = CommitFailedError) -> bool:
         """Store the new pointers. False if the same request was faster: a client that got no answer has repeated it.
 
         If another one was faster, or the try has ended, nothing is stored, and the new files are deleted.

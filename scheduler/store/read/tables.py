@@ -25,7 +25,7 @@ def tables(connection: Connection, catalog: str, *, name: str | None, limit: int
             f"""
             with named as (
                 select table_namespace as namespace, table_name as name, count(*) over () as total from iceberg_tables
-                 where catalog_name = %(catalog)s
+                 where catalog_name = %(catalog)s and iceberg_type is distinct from 'VIEW'
                    and (%(part)s::text is null or position(lower(%(part)s) in lower(table_namespace || '.' || table_name)) > 0)
                  order by 1, 2 limit %(limit)s offset %(offset)s
             )

@@ -30,7 +30,8 @@ select i.table_namespace || '.' || i.table_name as "table", {_COLUMNS}
   left join lateral (
        select * from table_version v where v.catalog = i.catalog_name and v.namespace = i.table_namespace and v.name = i.table_name
         order by v.publication desc limit 1) v on true
- where i.catalog_name = %(catalog)s and (%(namespace)s::text is null or i.table_namespace = %(namespace)s)
+ where i.catalog_name = %(catalog)s and i.iceberg_type is distinct from 'VIEW'
+   and (%(namespace)s::text is null or i.table_namespace = %(namespace)s)
  order by 1 limit %(limit)s
 """
 HISTORY = f"""

@@ -7,6 +7,14 @@ from sqlalchemy import Connection
 
 from scheduler.store.db import rows
 
+#: The end of the names of the metadata files of views, which the catalog gives: it tells a pointer to a view from one to a table.
+VIEW = ".view.metadata.json"
+
+
+def is_view(location: str | None) -> bool:
+    """Whether a metadata file is that of a view."""
+    return location is not None and location.endswith(VIEW)
+
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
@@ -114,14 +122,14 @@ def has_any(connection: Connection, catalog: str, attempt: Pinned | None, locati
     return found
 
 
-def names(connection: Connection, catalog: str, attempt: Pinned | None, namespace: str) -> list[str]:
-    """The tables of a namespace by name, as a running try sees them or as they are now."""
+def names(connection: Connection, catalog: str, attempt: Pinned | None, namespace: str, *, views: bool = False) -> list[str]:
+    """The tables of a namespace by name, as a running try sees them or as they are now; or its views."""
     if attempt is None:
         found = connection.exec_driver_sql(
-            "select table_name from iceberg_tables where catalog_name = %s and table_namespace = %s order by 1",
+            "select table_name, metadata_location from iceberg_tables where catalog_name = %s and table_namespace = %s order by 1",
             (catalog, namespace),
         )
-        return list(found.scalars())
+        return [name for name, location in found if is_view(location) is views]
     # A table of the try's publication is current, or a later publication has changed it.
     found = connection.exec_driver_sql(
         """
@@ -130,7 +138,7 @@ def names(connection: Connection, catalog: str, attempt: Pinned | None, namespac
              union select name from table_version
               where catalog = %(catalog)s and namespace = %(namespace)s and publication > %(publication)s
              union select name from table_pending where try_id = %(try)s and namespace = %(namespace)s)
-        select c.name from candidate c
+        select c.name, coalesce(p.location, v.metadata_location) as location from candidate c
           left join table_pending p on p.try_id = %(try)s and p.namespace = %(namespace)s and p.name = c.name
           left join lateral (
                select metadata_location from table_version v
@@ -142,4 +150,4 @@ def names(connection: Connection, catalog: str, attempt: Pinned | None, namespac
         """,
         {"catalog": catalog, "namespace": namespace, "publication": attempt.publication, "try": attempt.id},
     )
-    return list(found.scalars())
+    return [name for name, location in found if is_view(location) is views]

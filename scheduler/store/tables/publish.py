@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from scheduler.store.db import rows
-from scheduler.store.tables.pointers import Change
+from scheduler.store.tables.pointers import VIEW, Change
 
 #: The lock of the counter, unless the try has written nothing.
 HOLD_FOR_TRY = """
@@ -30,6 +30,8 @@ _OF_TRY = """
 _OF_CHANGES = """
     select * from jsonb_to_recordset(%(changes)s) c (namespace text, name text, base_location text, location text, facts jsonb)
 """
+#: How Iceberg's JDBC catalog tells views from tables.
+_KIND = f"case when right(c.location, {len(VIEW)}) = '{VIEW}' then 'VIEW' else 'TABLE' end"
 _PUBLISH = """
 with chosen as materialized ({chosen}),
 moved as materialized (
@@ -51,9 +53,10 @@ moved as materialized (
      where c.location is null and i.catalog_name = %(catalog)s and i.table_namespace = c.namespace and i.table_name = c.name
 ), current as (
     insert into iceberg_tables as i (catalog_name, table_namespace, table_name, metadata_location, iceberg_type)
-    select %(catalog)s, c.namespace, c.name, c.location, 'TABLE' from chosen c, next where c.location is not null
+    select %(catalog)s, c.namespace, c.name, c.location, {kind} from chosen c, next where c.location is not null
     on conflict (catalog_name, table_namespace, table_name) do update
-       set metadata_location = excluded.metadata_location, previous_metadata_location = i.metadata_location
+       set iceberg_type = excluded.iceberg_type,
+           metadata_location = excluded.metadata_location, previous_metadata_location = i.metadata_location
 ), noted as (
     insert into table_version (catalog, namespace, name, publication, metadata_location, published_by, facts,
                                task_instance_id, dag_id, run_id, task_id, map_index, try_number)
@@ -67,6 +70,7 @@ select (select number from next) as publication, m.* from (values (1)) one (one)
 #: dropped, keeps its row until they are deleted; nothing of it remains to be published.
 PUBLISH_TRY = _PUBLISH.format(
     chosen=_OF_TRY,
+    kind=_KIND,
     ended=""", done as materialized (
     select t.id, exists (select from table_pending p where p.try_id = t.id and p.facts ? 'leaves') as leaves from table_try t
      where t.task_instance_id = %(ti_id)s and t.dispatch_id = %(dispatch_id)s and not exists (select from moved)
@@ -76,7 +80,7 @@ PUBLISH_TRY = _PUBLISH.format(
     update table_pending p set base_location = p.location from done where p.try_id = done.id and done.leaves
 )""",
 )
-PUBLISH_CHANGES = _PUBLISH.format(chosen=_OF_CHANGES, ended="")
+PUBLISH_CHANGES = _PUBLISH.format(chosen=_OF_CHANGES, kind=_KIND, ended="")
 #: What the tables know of a publication that no task made.
 NO_TASK = dict.fromkeys(("ti_id", "dag_id", "run_id", "task_id", "map_index", "try_number"))
 

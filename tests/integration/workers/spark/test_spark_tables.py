@@ -196,3 +196,30 @@ def test_a_table_saved_without_a_namespace_names_what_to_write(lake: Lake, jvm: 
 
     cause = causes.of_error(caught.value)
     assert cause is not None and cause.startswith("The table orders has no namespace: write one, such as sales.orders"), cause
+
+
+def test_views_appear_with_the_success_of_their_task(lake: Lake, jvm: WarmJvm) -> None:
+    first = Task(lake, jvm, "first")
+    assert first.sql(
+        "create table sales.orders as select 1 as id, 5 as price union all select 2, 7",
+        "create view sales.dear as select id from sales.orders where price > 6",
+        "create view lake.sales.cheap (number comment 'the order') as select id from sales.orders where price < 6",
+        "select * from sales.dear",
+    ) == [(2,)]
+    assert lake.person().list_views("sales") == []
+    first.ends()
+    assert sorted(lake.person().list_views("sales")) == [("sales", "cheap"), ("sales", "dear")]
+
+    second = Task(lake, jvm, "second")
+    assert second.sql("select d.id, c.number from sales.dear d, sales.cheap c") == [(2, 1)]
+    found = second.sql(
+        "create or replace view sales.dear as select id, price from sales.orders",
+        "alter view sales.cheap set tblproperties ('k' = 'v')",
+        "alter view sales.cheap rename to sales.low",
+        "select price from sales.dear order by 1",
+    )
+    assert found == [(5,), (7,)]
+    assert sorted(one[1] for one in second.sql("show views in sales")) == ["dear", "low"]
+    second.sql("drop view sales.low")
+    second.ends(TaskState.FAILED)
+    assert Task(lake, jvm, "third").sql("select * from sales.dear, sales.cheap") == [(2, 1)]
