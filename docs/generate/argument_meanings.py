@@ -99,6 +99,7 @@ DAG = {
     "deadline": "DeadlineAlert, or list of them, for runs that take too long.",
     "disable_bundle_versioning": "Whether unfinished runs continue with the newest version of the DAG.",
     "rerun_with_latest_version": "Whether a cleared run uses the newest version. None takes `core.rerun_with_latest_version`.",
+    "read_at": "The moment as of which a task reads tables: `try_start`, or `run_start` for one state in all tasks of a run.",
     "allowed_run_types": "Kinds of runs that may be created: scheduled, manual, backfill, asset_triggered. None allows all.",
 }
 

@@ -24,6 +24,7 @@ from paceline.authoring.timetables.base import Timetable
 from paceline.exceptions import DagCycleError, DagError, NotFoundError
 
 TAG_MAX_LENGTH = 100
+READ_AT = ("try_start", "run_start")
 RUN_TYPES = ("scheduled", "manual", "backfill", "asset_triggered")
 
 
@@ -80,6 +81,7 @@ class DagArguments(TypedDict, total=False):
     disable_bundle_versioning: Annotated[bool, Field(False, boolean)]
     rerun_with_latest_version: Annotated[bool | None, Field(None, optional(boolean))]
     allowed_run_types: Annotated[Iterable[str] | None, Field(None, _run_types)]
+    read_at: Annotated[str, Field("try_start", fields.choice(READ_AT))]
 
 
 #: The arguments that take callbacks, by the name of their event.
@@ -126,6 +128,8 @@ class DAG(Graph[AbstractOperator]):
     - `description`, `doc_md`, `tags`, `owner_links`, `dag_display_name`: for people.
     - `allowed_run_types`: such as ["manual", "scheduled"]; others are rejected. `disable_bundle_versioning`: tasks run with the
       newest version of the DAG, not with the one of their run. `rerun_with_latest_version`: so do cleared runs.
+    - `read_at`: "try_start", or "run_start": then all tasks read the tables as they were when the run started, with what its own
+      tasks have published.
 
     A wrong argument raises DagError (TimetableError for `schedule`) with the line of the author.
     """
@@ -152,6 +156,7 @@ class DAG(Graph[AbstractOperator]):
     disable_bundle_versioning: bool
     rerun_with_latest_version: bool | None
     allowed_run_types: tuple[str, ...]
+    read_at: str
     #: Whether its file speaks Airflow 2, so that a run of its cron or timedelta has the logical date at the start of its interval.
     has_airflow_2_dates: bool = False
 

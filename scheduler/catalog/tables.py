@@ -4,6 +4,7 @@ A try reads as of the publication at its start, with what it has written itself.
 report of its success publishes. A person reads what is current, and a commit of a person is a publication of its own.
 """
 
+import contextlib
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -30,14 +31,14 @@ from scheduler.process import fault_points
 from scheduler.settings import Settings
 from scheduler.store.accounts import audit
 from scheduler.store.db import database
-from scheduler.store.tables import folders, namespaces, pointers, publish, requests, tries
+from scheduler.store.tables import folders, namespaces, pointers, publish, reads, requests, tries
 from scheduler.store.tables.pointers import Change, Pinned, Pointer
 
 log = logging.getLogger("paceline.tables")
 T = TypeVar("T")
 #: Seconds for which a request waits for PostgreSQL, and between two attempts.
 PATIENCE_S, PAUSE_S = 30.0, 0.2
-#: Folders of tables, each with a try that uses it, that stay in memory: each is noted once.
+#: Tables, each with a try that has read it, that stay in memory: each is noted once.
 USES = 10_000
 
 
@@ -63,7 +64,7 @@ class Tables:
     def __init__(self, settings: Settings, engine: Engine) -> None:
         self.catalog = settings.tables.catalog
         self.warehouse = Warehouse(settings.tables.warehouse_url, settings.tables.storage)
-        self._use = functools.lru_cache(maxsize=USES)(self._note_use)
+        self._noted = functools.lru_cache(maxsize=USES)(self._note)
         self._transact = database.until_answered(engine, pause_s=PAUSE_S, stop=stop_after_delay(PATIENCE_S))
 
     def caller(self, token: str) -> Caller | None:
@@ -133,7 +134,8 @@ class Tables:
         """The metadata of a table."""
         self.check_use(caller, namespace, writes=False)
         found = self._found(caller, namespace, name)
-        self.use(caller, found.table.location)
+        if caller.attempt is not None:
+            self._noted(caller.attempt, namespace, name, found.table.location)
         return found
 
     def create(self, caller: Caller, namespace: str, request: Mapping[str, Any]) -> tuple[TableMetadata, str | None]:
@@ -274,12 +276,18 @@ class Tables:
         self._transact(folders.note, self.catalog, folder)
 
     def use(self, caller: Caller, folder: str) -> None:
-        """Note that a try may put files into the folder of a table, once for each try."""
+        """Note that a try may put files into the folder of a view."""
         if caller.attempt is not None:
-            self._use(caller.attempt.id, folder)
+            self._transact(folders.use, self.catalog, folder)
 
-    def _note_use(self, _: int, folder: str) -> None:
-        self._transact(folders.use, self.catalog, folder)
+    def _note(self, attempt: Pinned, namespace: str, name: str, folder: str) -> None:
+        """Note that a try has read a table, as it was before the try wrote to it, and may put files into its folder."""
+        base = self._transact(pointers.of, self.catalog, attempt, namespace, name).base
+        read = None
+        if base is not None and not pointers.is_view(base):
+            with contextlib.suppress(NoSuchTableError):  # nothing of it has been read
+                read = reads.Read(namespace, name, base, self._read(base).table.current_snapshot_id)
+        self._transact(reads.note, self.catalog, attempt, folder, read)
 
     def _check_folders(self, table: TableMetadata, base: Metadata | None) -> None:
         """ForbiddenError if a table is to have files in the folder of another one, where they would count as left behind."""

@@ -1,6 +1,5 @@
 """Views, as version 1 of Iceberg's specification describes them. What a try does with views is published like its tables."""
 
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -173,7 +172,8 @@ def updated(view: ViewMetadata, updates: Sequence[Mapping[str, Any]]) -> ViewMet
                 if chosen not in {one.version_id for one in versions}:
                     raise CatalogError(f"The view has no version {number}.")
                 current = int(chosen)
-                log.append(ViewHistoryEntry(**{"version-id": current, "timestamp-ms": int(time.time() * 1000)}))
+                (written,) = (one.timestamp_ms for one in versions if one.version_id == current)
+                log.append(ViewHistoryEntry(**{"version-id": current, "timestamp-ms": max(written, log[-1].timestamp_ms)}))
             case other:
                 raise CatalogError(f"The update {other!r:.200} cannot be applied to the view.")
     versions = _kept(versions, current, properties)

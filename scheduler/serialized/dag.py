@@ -81,6 +81,8 @@ class SerializedDag(Stored):
     rerun_with_latest_version: bool | None = None
     #: The types of runs that it allows; empty: all.
     allowed_run_types: tuple[str, ...] = ()
+    #: When the state of the tables begins that its tasks read: try_start or run_start.
+    read_at: str = "try_start"
     #: [{"group_id", "parent", "tooltip"}, ...], outer groups first.
     groups: tuple[dict[str, Any], ...] = ()
     #: {uri: name} of its assets whose name is not their URI.

@@ -55,6 +55,8 @@ TABLES: Rights = {
     "table_publication": ("select", Only("update", ("number",))),
     "table_version": ("select", "insert"),
     "table_request": ("select", "insert"),
+    "table_run": ("select", "insert", Only("update", ("publication", "started_at"))),
+    "table_read": ("select", "insert"),
     "table_folder": ("select", "insert", Only("update", ("used_at",))),
 }
 WORKER: Rights = {

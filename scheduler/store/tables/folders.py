@@ -38,7 +38,7 @@ select metadata_location from table_version where catalog = %(catalog)s and meta
 """
 #: Those below a folder, and those below none that the catalog has given: their tables may have files anywhere in the namespace.
 NEAR = f"""
-select m.metadata_location, starts_with(m.metadata_location, %(location)s || '/') as is_inside from ({POINTERS}) m
+select m.metadata_location as place, starts_with(m.metadata_location, %(location)s || '/') as is_inside from ({POINTERS}) m
  where starts_with(m.metadata_location, %(location)s || '/')
     or not exists (select from table_folder f where f.catalog = %(catalog)s and starts_with(m.metadata_location, f.location || '/'))
 """
@@ -107,7 +107,7 @@ def moments(connection: Connection, older_s: float) -> tuple[datetime, datetime]
 def metadata_files(connection: Connection, catalog: str, location: str) -> tuple[list[str], list[str]]:
     """The metadata files in a folder that may be read again, and those that are in no folder of the catalog."""
     found = connection.exec_driver_sql(NEAR, {"catalog": catalog, "location": location}).all()
-    return [row[0] for row in found if row.is_inside], [row[0] for row in found if not row.is_inside]
+    return [row.place for row in found if row.is_inside], [row.place for row in found if not row.is_inside]
 
 
 def swept(connection: Connection, catalog: str, location: str, until: datetime, began: datetime) -> None:

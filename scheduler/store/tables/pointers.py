@@ -25,6 +25,8 @@ class Pinned:
     dispatch_id: str
     try_number: int
     publication: int
+    #: That of its run, if all tasks of the run read one state.
+    run_publication: int | None
     dag_id: str
     run_id: str
     task_id: str
@@ -63,6 +65,20 @@ class Change:
     mark: str = ""
 
 
+#: A version `v` that a try reads: that of the publication of its run or its own, or one that a task of its run published before it.
+VISIBLE = """
+    v.publication <= %(publication)s and (v.publication <= %(read)s or (v.dag_id = %(dag_id)s and v.run_id = %(run_id)s))
+"""
+
+
+def _of(attempt: Pinned) -> dict[str, Any]:
+    """The parameters of VISIBLE, and the try."""
+    read = attempt.publication if attempt.run_publication is None else attempt.run_publication
+    return {
+        "try": attempt.id, "publication": attempt.publication, "read": read, "dag_id": attempt.dag_id, "run_id": attempt.run_id
+    }  # fmt: skip
+
+
 def of(connection: Connection, catalog: str, attempt: Pinned | None, namespace: str, name: str) -> Pointer:
     """The pointer of a name: the current one, or that of a running try."""
     if attempt is None:
@@ -74,17 +90,17 @@ def of(connection: Connection, catalog: str, attempt: Pinned | None, namespace: 
     found = rows.first(
         Pointer,
         connection.exec_driver_sql(
-            """
+            f"""
             select case when p.try_id is null then v.metadata_location else p.location end as location,
                    case when p.try_id is null then v.metadata_location else p.base_location end as base
               from (values (1)) one (one)
-              left join table_pending p on p.try_id = %s and p.namespace = %s and p.name = %s
+              left join table_pending p on p.try_id = %(try)s and p.namespace = %(namespace)s and p.name = %(name)s
               left join lateral (
-                   select metadata_location from table_version
-                    where catalog = %s and namespace = %s and name = %s and publication <= %s
-                    order by publication desc limit 1) v on true
+                   select metadata_location from table_version v
+                    where v.catalog = %(catalog)s and v.namespace = %(namespace)s and v.name = %(name)s and {VISIBLE}
+                    order by v.publication desc limit 1) v on true
             """,
-            (attempt.id, namespace, name, catalog, namespace, name, attempt.publication),
+            {**_of(attempt), "catalog": catalog, "namespace": namespace, "name": name},
         ),
     )
     return found or Pointer()
@@ -132,22 +148,21 @@ def names(connection: Connection, catalog: str, attempt: Pinned | None, namespac
         return [name for name, location in found if is_view(location) is views]
     # A table of the try's publication is current, or a later publication has changed it.
     found = connection.exec_driver_sql(
-        """
+        f"""
         with candidate as (
             select table_name as name from iceberg_tables where catalog_name = %(catalog)s and table_namespace = %(namespace)s
              union select name from table_version
-              where catalog = %(catalog)s and namespace = %(namespace)s and publication > %(publication)s
+              where catalog = %(catalog)s and namespace = %(namespace)s and publication > %(read)s
              union select name from table_pending where try_id = %(try)s and namespace = %(namespace)s)
         select c.name, coalesce(p.location, v.metadata_location) as location from candidate c
           left join table_pending p on p.try_id = %(try)s and p.namespace = %(namespace)s and p.name = c.name
           left join lateral (
                select metadata_location from table_version v
-                where v.catalog = %(catalog)s and v.namespace = %(namespace)s and v.name = c.name
-                  and v.publication <= %(publication)s
+                where v.catalog = %(catalog)s and v.namespace = %(namespace)s and v.name = c.name and {VISIBLE}
                 order by v.publication desc limit 1) v on true
          where case when p.try_id is null then v.metadata_location else p.location end is not null
          order by 1
         """,
-        {"catalog": catalog, "namespace": namespace, "publication": attempt.publication, "try": attempt.id},
+        {**_of(attempt), "catalog": catalog, "namespace": namespace},
     )
     return [name for name, location in found if is_view(location) is views]

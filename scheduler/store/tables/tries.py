@@ -12,18 +12,36 @@ from sqlalchemy import Connection
 from scheduler.store.db import fencing, rows
 from scheduler.store.tables.pointers import Change, Pinned
 
-#: Of a running try: in the first use, and when a later dispatch of the same try continues, which keeps what the try has written.
 #: The facts that are those of all commits of a try together.
 SUMMED = ["added_records", "deleted_records", "added_data_files", "added_files_size", "schema_change"]
-GIVE = fencing.guarded(
-    """
-    insert into table_try (token_hash, task_instance_id, try_number, dispatch_id, publication)
-    select %s, %s, %s, %s, p.number from current, table_publication p
+#: Of a running try: in the first use, and when a later dispatch of the same try continues, which keeps what the try has written.
+#: If the DAG has read_at="run_start", it also pins the run to the publication at its start. As fencing.guarded.
+GIVE = f"""
+with current as ({fencing.CURRENT}),
+run as (
+    select r.id, r.started_at
+      from current c join task_instance i on i.id = c.id join dag_run r on r.id = i.dag_run_id
+      join dag_version v on v.id = r.version_id
+     where v.data->>'read_at' = 'run_start'
+), pin as (
+    insert into table_run as t (dag_run_id, started_at, publication)
+    select run.id, run.started_at,
+           case when exists (select from table_run o where o.dag_run_id = run.id and o.started_at = run.started_at) then 0
+                else coalesce((select max(publication) from table_version where published_at <= run.started_at), 0) end
+      from run
+    on conflict (dag_run_id) do update
+       set publication = case when t.started_at = excluded.started_at then t.publication else excluded.publication end,
+           started_at = excluded.started_at
+    returning publication
+), written as (
+    insert into table_try (token_hash, task_instance_id, try_number, dispatch_id, publication, run_publication)
+    select %s, %s, %s, %s, p.number, (select publication from pin) from current, table_publication p
     on conflict (task_instance_id, try_number) do update
        set token_hash = excluded.token_hash, dispatch_id = excluded.dispatch_id
     returning id
-    """
 )
+select (select count(*) from written) from current
+"""
 #: Whether an earlier dispatch of a try was given a token; then this dispatch publishes what it has written.
 CONTINUE = fencing.guarded(
     "update table_try set dispatch_id = %s where task_instance_id = %s and try_number = %s returning id",
@@ -59,7 +77,8 @@ TAKE_OVER = fencing.guarded(
     """
 )
 BY_HASH = """
-select t.id, t.task_instance_id, t.dispatch_id::text, t.try_number, t.publication, r.dag_id, r.run_id, i.task_id, i.map_index
+select t.id, t.task_instance_id, t.dispatch_id::text, t.try_number, t.publication, t.run_publication,
+       r.dag_id, r.run_id, i.task_id, i.map_index
   from table_try t
   join task_instance i on i.id = t.task_instance_id and i.dispatch_id = t.dispatch_id and i.state = 'running'
   join dag_run r on r.id = i.dag_run_id

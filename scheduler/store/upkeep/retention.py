@@ -156,6 +156,21 @@ KINDS: dict[str, Rows] = {
         first="(0,0)",
         keys="::tid[]",
     ),
+    "table_runs": Rows(
+        table="table_run",
+        key="dag_run_id",
+        old="x.started_at < %(before)s",
+        free="not exists (select 1 from dag_run r where r.id = x.dag_run_id)",
+    ),
+    # Its key has five columns.
+    "table_reads": Rows(
+        table="table_read",
+        key="ctid",
+        old="x.read_at < %(before)s",
+        free="not exists (select 1 from dag_run r where r.id = x.dag_run_id)",
+        first="(0,0)",
+        keys="::tid[]",
+    ),
     "table_requests": Rows(table="table_request", key="digest", old="x.made_at < %(before)s", free="true", first=""),
     "account_keys": Rows(table="account_key", key="digest", old="x.expires_at < %(before)s", free="true", first=""),
     "login_failures": Rows(table="login_failure", key="key", old="x.last_at < %(before)s", free="true", first=""),

@@ -12,6 +12,8 @@ from pyiceberg.types import LongType
 from support.tables import SCHEMA, Lake, ids, rows
 
 from scheduler.catalog.files import Warehouse
+from scheduler.catalog.tables import Caller
+from scheduler.store.tables.pointers import Change
 
 Sent = tuple[str, str, bytes, dict[str, str]]
 
@@ -121,24 +123,22 @@ def change_once(lake: Lake, catalog: RestCatalog, namespace: str) -> None:
     assert again((method, url, body, bob))[0] == 404, "the key of another caller"
 
 
-def test_a_drop_whose_answer_postgresql_lost_is_done(lake: Lake) -> None:
+def test_what_postgresql_stored_before_its_answer_was_lost_is_stored(lake: Lake) -> None:
     """The catalog repeats the transaction, and meets what it has stored itself."""
-    plain = lake.tables._transact
-
-    def twice(work: Callable[..., Any], *arguments: Any) -> Any:
-        plain(work, *arguments)
-        return plain(work, *arguments)
-
     for number, catalog in enumerate(callers(lake)):
-        catalog.create_table(f"sales.a{number}", SCHEMA)
-        catalog.create_table(f"sales.b{number}", SCHEMA)
-        lake.tables._transact = twice
-        catalog.drop_table(f"sales.a{number}")
-        catalog.rename_table(f"sales.b{number}", f"sales.c{number}")
-        catalog.load_table(f"sales.c{number}").append(rows(1))
-        lake.tables._transact = plain
-        assert ids(catalog.load_table(f"sales.c{number}")) == [1]
+        token = str(catalog.properties["token"])
+        caller = lake.tables.caller(token) or Caller("ada", may_write=True)
+        places = {name: catalog.create_table(f"sales.{name}{number}", SCHEMA).metadata_location for name in ("a", "b")}
+
+        def change(name: str, expected: str | None, location: str | None, number: int = number) -> Change:
+            return Change(namespace="sales", name=f"{name}{number}", expected=expected, location=location, is_new=False)
+
+        dropped = [change("a", places["a"], None)]
+        renamed = [change("b", places["b"], None), change("c", None, places["b"])]
+        for changes in (dropped, dropped, renamed, renamed):
+            assert lake.tables.store(caller, changes)
         assert not catalog.table_exists(f"sales.a{number}")
+        assert catalog.load_table(f"sales.c{number}").metadata_location == places["b"]
 
 
 class Slow(Warehouse):
