@@ -1,7 +1,7 @@
 """Bundles: deploy files as a version, and roll back to an earlier one. Schedulers parse a version and make it the live one."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection
@@ -13,11 +13,15 @@ from scheduler.store.dags.bundles import BundleFile
 from scheduler.store.read import bundles as reads
 from scheduler.store.read.listing import Row
 
-NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+#: Not "..", which an address would not keep, nor what looks like an option or a hidden file.
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 #: What the audit log calls these actions.
 DEPLOY, ROLL_BACK = "bundles.deploy", "bundles.rollback"
 #: Characters of a message, and of an origin.
 LONGEST = 1000
+#: In the audit log: names of files and DAGs for each kind of change.
+MOST_RECORDED = 50
+SIGNS = {"added": "+", "changed": "~", "removed": "-"}
 
 
 def deploy(by: Actor, bundle: str, files: Mapping[str, BundleFile], *, message: str = "", origin: str = "") -> Row:
@@ -57,15 +61,16 @@ def _deploy(connection: Connection, bundle: str, files: Mapping[str, BundleFile]
     published = bundles.publish(connection, bundle, files, by=by.name, message=message, origin=origin, code_url=url)
     differences = {kind: list(getattr(published, kind)) for kind in reads.KINDS}
     row = _with_previous(connection, bundle, published.number) | {"is_new": published.is_new} | differences
-    counts = {kind: len(paths) for kind, paths in differences.items()}
-    _record(connection, DEPLOY, by, row, {"message": message, "origin": origin} | counts)
+    _record(connection, DEPLOY, row, by=by, extra={"message": message, "origin": origin}, changes={"files": differences})
     return row
 
 
 def _roll_back(connection: Connection, bundle: str, number: int | None, *, by: Actor) -> Row:
     _, found = bundles.want(connection, bundle, number)
     row = _with_previous(connection, bundle, found)
-    _record(connection, ROLL_BACK, by, row, {})
+    live = row["previous_version"]
+    since = None if live is None else reads.version(connection, bundle, live)["id"]
+    _record(connection, ROLL_BACK, row, by=by, changes=reads.changes(connection, row["id"], since))
     return row
 
 
@@ -73,14 +78,30 @@ def _with_previous(connection: Connection, bundle: str, number: int) -> Row:
     return reads.version(connection, bundle, number) | {"previous_version": reads.bundle(connection, bundle)["live_version"]}
 
 
-def _record(connection: Connection, event: str, by: Actor, row: Row, extra: Mapping[str, Any]) -> None:
+def _record(
+    connection: Connection,
+    event: str,
+    row: Row,
+    *,
+    by: Actor,
+    extra: Mapping[str, Any] = {},
+    changes: Mapping[str, Mapping[str, Sequence[str]]],
+) -> None:
+    """Record who did it, and the changes: how many files, and the names of the first ones and of the first DAGs."""
     names = ("bundle_name", "version_number", "previous_version", "digest")
-    by.record(connection, event, {name: row[name] for name in names} | dict(extra))
+    counts = {kind: len(paths) for kind, paths in changes["files"].items()}
+    listed = {
+        what: [f"{SIGNS[kind]} {name}" for kind, found in changes[what].items() for name in found][:MOST_RECORDED]
+        for what in changes
+    }
+    by.record(connection, event, {name: row[name] for name in names} | dict(extra) | counts | listed)
 
 
 def _check_texts(bundle: str, message: str, origin: str) -> None:
     if not NAME.fullmatch(bundle):
-        raise UsageError(f"The name of a bundle has 1 to 100 letters, digits and _.- only, not {bundle[:100]!r}.")
+        raise UsageError(
+            f"The name of a bundle has 1 to 100 letters, digits and _.- only, and begins with none of .-, not {bundle[:100]!r}."
+        )
     for what, text in (("message", message), ("origin", origin)):
         if len(text) > LONGEST or "\0" in text:
             raise UsageError(f"The {what} of a deploy has at most {LONGEST:,} characters, and no NUL character: shorten it.")

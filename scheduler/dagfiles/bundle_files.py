@@ -37,8 +37,8 @@ EXTENDED = frozenset({
 })  # fmt: skip
 #: What tarfile raises for bytes that are no archive.
 UNREADABLE = (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, LookupError, OverflowError, RecursionError)
-#: A line break or another control character, or a byte that is not UTF-8 (a surrogate).
-BAD_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+#: A line break or another control character, also one that reverses the text after it, or a byte that is not UTF-8 (a surrogate).
+BAD_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 DEVICES = {tarfile.FIFOTYPE: "a FIFO", tarfile.CHRTYPE: "a device", tarfile.BLKTYPE: "a device"}
 KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 PART = 1 << 20

@@ -39,6 +39,10 @@ ARCHIVES = (".whl", ".tar.gz", ".zip")
 LONGEST = 600
 #: Around the lines of uv, with blanks.
 DRAWING = " \t\N{MULTIPLICATION SIGN}╰─▶│├"
+_PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s$]+@")
+_OTHER_FILE = re.compile(r"\s*(-[rce]|--(?:requirements?|constraints?|editable))(?![\w-])")
+#: A path, also behind the name of its package.
+_LOCAL = re.compile(r"\s*(?:[\w.\[\],-]+\s*@\s*)?((?:file:|\.{1,2}/|/)\S*)")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -87,6 +91,7 @@ class Environments:
         required = next((name for name in FILES if (folder / name).is_file()), None)
         if required is None:
             return sys.executable
+        _refuse_elsewhere(folder / required)
         name = _name(folder, required)
         if name not in self._held:
             self._held[name] = self._folders.hold(name, lambda place: self._install(place, folder, required))
@@ -134,6 +139,30 @@ class Environments:
             said = output.read().decode("utf-8", "replace")
         if code != 0:
             raise RequirementsError(f"{required} of the bundle cannot be installed: {_in_one_line(said) or f'exit code {code}'}")
+
+
+def _refuse_elsewhere(file: Path) -> None:
+    """Refuse what an environment does not depend on by its name, or what nobody should read in a version: RequirementsError."""
+    text = file.read_text(encoding="utf-8", errors="replace")
+    for number, line in enumerate(text.splitlines(), 1):
+        where = f"{file.name} of the bundle, line {number}"
+        if _PASSWORD.search(line):
+            raise RequirementsError(
+                f"{where}: an address has a password, which each reader of the version sees: set UV_DEFAULT_INDEX instead, for"
+                " schedulers and workers."
+            )
+        if file.name != FILES[0]:
+            continue
+        if other := _OTHER_FILE.match(line):
+            raise RequirementsError(
+                f"{where}: {other[1]} names another file: write its requirements here, as `uv pip compile` does."
+            )
+        if (
+            (local := _LOCAL.match(line)) and not (local[1].startswith("./") and local[1].endswith(ARCHIVES))
+        ) or ".." in line.split("/"):
+            raise RequirementsError(
+                f"{where}: this is no archive in the bundle: build a wheel, and name it as ./wheels/<file>.whl."
+            )
 
 
 def _name(folder: Path, required: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlsplit
 
-NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 REF = re.compile(r"[A-Za-z0-9_](?!.*\.\.)[A-Za-z0-9_./+@-]*")
 GIT = "git+"
 #: What Git may use; the others, such as ext::, run programs.

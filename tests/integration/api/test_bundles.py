@@ -232,10 +232,13 @@ def test_the_audit_log_has_who_from_where_and_what_changed(web: Web, http: httpx
     extras = [row.extra for row in rows]
     assert extras[0] | {"digest": ""} == {
         "bundle_name": "sales", "version_number": 1, "previous_version": None, "digest": "", "message": "First",
-        "origin": "https://example.org/etl@1", "added": 2, "changed": 0, "removed": 0,
+        "origin": "https://example.org/etl@1", "added": 2, "changed": 0, "removed": 0, "files": ["+ a.py", "+ b.py"],
     }  # fmt: skip
+    assert extras[1]["files"] == ["~ a.py", "- b.py"]
     assert [extras[1][kind] for kind in ("added", "changed", "removed", "previous_version")] == [0, 1, 1, 1]
     assert (extras[2]["version_number"], extras[2]["previous_version"]) == (1, 2)
+    assert (extras[2]["files"], extras[2]["dags"]) == (["+ b.py", "~ a.py"], ["+ b", "~ a"])
+    assert [extras[2][kind] for kind in ("added", "changed", "removed")] == [1, 1, 0]
 
 
 def _tar(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> bytes:
@@ -269,7 +272,7 @@ def test_a_bad_upload_is_refused_with_an_error_message(http: httpx.Client, archi
     assert http.get(f"{PREFIX}/bundles").json()["total_entries"] == 0
 
 
-@pytest.mark.parametrize("bundle", ["two words", "a" * 101, "ü", "a\nb"])
+@pytest.mark.parametrize("bundle", ["two words", "a" * 101, "ü", "a\nb", "-rollback", ".hidden", "%2E%2E", "..."])
 def test_a_bad_name_is_refused(http: httpx.Client, bundle: str) -> None:
     answer = deploy(http, {"a.py": GOOD}, bundle=bundle.replace(" ", "%20").replace("\n", "%0A"))
 

@@ -129,7 +129,8 @@ def test_pipes_and_sockets_are_refused_by_name(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [b"two\nlines.py", b"tab\t.py", b"\xff.py", "line\u2028.py".encode(), b"x" * 250, b"bell\x07/a.py"]
+    "name",
+    [b"two\nlines.py", b"tab\t.py", b"\xff.py", "line\u2028.py".encode(), b"x" * 250, b"bell\x07/a.py", "yp\u202e.txt".encode()],
 )
 def test_bad_names_are_refused(folder: Path, name: bytes) -> None:
     place = os.path.join(os.fsencode(folder), name)  # noqa: PTH118
@@ -183,6 +184,7 @@ def test_one_hundred_thousand_files_end_after_the_limit() -> None:
         (entry(".git/../../x.py", b"x"), "leads out of the bundle"),
         (entry("two\nlines.py", b"x"), "a line break"),
         (entry("\udcff.py", b"x"), "is not UTF-8"),
+        (entry("yp\u202etxt.a", b"x"), "control character"),
         (entry("x" * 250, b"x"), "is too long"),
         (entry("/".join(["x" * 100] * 11), b"x"), "is too long"),
         (entry("link.py", kind=tarfile.SYMTYPE, link="/etc/passwd"), "is a link"),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.dagfiles.environments import Environments
+from scheduler.dagfiles.environments import Environments, RequirementsError
 from scheduler.settings.sections import Bundles
 
 
@@ -50,3 +50,29 @@ def test_the_least_recently_used_go_and_one_in_use_stays(tmp_path: Path) -> None
     assert names(tmp_path) == {Path(python).parents[1].name for python in (used, new)}
     again = released.python(tmp_path / "old")
     assert again == old and Path(again).exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        *((line, "names another file") for line in (
+            "-r more.txt", "-r/etc/passwd", "--requirement=../x.txt", "-c more.txt", "-e .", "--editable ./lib",
+        )),
+        ("--index-url https://ann:secret@index.example.org/simple", "has a password"),
+        ("lib @ https://ann:secret@example.org/lib.whl", "has a password"),
+        *((line, "no archive in the bundle") for line in (
+            "./lib", "/etc/passwd", "../lib.whl", "lib @ file:///tmp/lib.whl", "./wheels/../../lib.whl",
+        )),
+    ],
+)  # fmt: skip
+def test_requirements_that_lie_elsewhere_or_have_a_password_are_refused(tmp_path: Path, line: str, says: str) -> None:
+    """An environment is shared by its name, which does not depend on other files."""
+    folder = bundle(tmp_path / "one", f"# comment\n{line}\n")
+
+    with pytest.raises(RequirementsError) as caught:
+        environments(tmp_path).python(folder)
+
+    text = str(caught.value)
+    assert (
+        text.startswith("requirements.txt of the bundle, line 2: ") and says in text and "secret" not in text and "\n" not in text
+    )

@@ -31,6 +31,8 @@ def test_an_archive_is_known_by_its_name(url: str) -> None:
     ("sales", "not a URL"),
     ("=s3://b/c", "not the name"),
     ("a/b=s3://b/c", "not the name"),
+    ("..=s3://b/c", "not the name"),
+    ("a=ext::sh", "not a URL"),
     ("a=s3://b/c a=s3://d/e", "two sources"),
     ("a=/local/folder", "not a URL"),
     ("a=git+ext://sh", "not a URL"),
