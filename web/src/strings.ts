@@ -123,7 +123,7 @@ export const t = {
   compare: {
     title: 'Compare', with: 'Compare with', lastSuccess: 'the last success', run: 'This run', none: 'No run of this DAG has succeeded before', noneText: 'Choose another run to compare with.', same: 'same', only: 'Only differences',
     tasks: 'Tasks', task: 'Task', state: 'State', before: 'Before', now: 'Now', change: 'Difference', slower: (text: string) => `${text} slower`, faster: (text: string) => `${text} faster`, tries: (count: number) => many(count, 'try', 'tries'), noTasks: 'All tasks have the same state, number of tries and about the same duration.',
-    params: 'Parameters and configuration', xcoms: 'XComs', noXcoms: 'All XComs are equal.', key: 'Key', missing: 'none', code: 'Show the change of the source', differ: 'What differs', nothing: 'Both runs have the same parameters and configuration.', mostXcoms: 'The first 200 that differ.',
+    params: 'Parameters and configuration', xcoms: 'XComs', noXcoms: 'All XComs are equal.', key: 'Key', missing: 'none', code: 'Show the whole file', source: 'Code', unchanged: (count: number) => `${many(count, 'line')} without a change`, differ: 'What differs', nothing: 'Both runs have the same parameters and configuration.', mostXcoms: 'The first 200 that differ.',
   },
   run: {
     failure: 'Why it failed', failedFirst: 'failed first', failedAll: (count: number) => `${many(count, 'task')} failed`, openLog: 'Open log',

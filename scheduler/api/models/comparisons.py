@@ -45,6 +45,13 @@ class Difference(Model):
     before: Any
 
 
+class ComparedCode(Model):
+    """The DAG file of two versions of a DAG."""
+
+    before: str
+    now: str
+
+
 class Comparison(Model):
     """A run beside another run of its DAG. Without another run, only `run` and `others` have content."""
 
@@ -57,3 +64,5 @@ class Comparison(Model):
     params: list[Difference]
     #: At most 200.
     xcoms: list[ComparedXCom]
+    #: The texts of the DAG file, if the runs have different versions of the DAG.
+    code: ComparedCode | None

@@ -7,6 +7,7 @@ from paceline.exceptions import UnreadableVersionError
 from scheduler.api.access import RUN, VIEWER_OF_DAG
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import comparisons as models
+from scheduler.api.routes.dags import kept_source
 from scheduler.store.read import comparison, runs
 
 router = new_router(tags=["Paceline"])
@@ -24,6 +25,7 @@ def get_comparison(api: Api, dag_id: str, dag_run_id: str, other_run_id: str | N
         "tasks": [],
         "params": [],
         "xcoms": [],
+        "code": None,
     }
     if chosen is None:
         return shown
@@ -33,7 +35,14 @@ def get_comparison(api: Api, dag_id: str, dag_run_id: str, other_run_id: str | N
         "tasks": api.read(comparison.tasks, run["id"], other["id"]),
         "params": comparison.differences(_params(api, run), _params(api, other)),
         "xcoms": api.read(comparison.xcoms, run["id"], other["id"]),
+        "code": None if run["version_id"] == other["version_id"] else _code(api, run, other),
     }
+
+
+def _code(api: Call, run: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, str] | None:
+    """The texts of the DAG file that both runs executed; None if one was not kept."""
+    now, before = kept_source(api, run["version_id"]), kept_source(api, other["version_id"])
+    return None if now is None or before is None else {"before": before, "now": now}
 
 
 def _params(api: Call, run: Mapping[str, Any]) -> dict[str, Any]:

@@ -199,7 +199,7 @@ def get_dag_source(
     row = api.read(lists.dag, dag_id)
     number = version_number or row["version_number"]
     version = row if number == row["version_number"] else api.read(lists.version, dag_id, number)
-    kept = _kept(api, version["version_id"])
+    kept = kept_source(api, version["version_id"])
     is_pinned = row["bundle_version"] is not None  # what is in the folder is not what its runs execute
     now = _file(api, row["file"]) if version is row and not is_pinned and not (version_number and kept) else None
     text = kept if now is None else now
@@ -212,7 +212,7 @@ def get_dag_source(
     return shown | {"content": text, "is_file_now": now is not None}
 
 
-def _kept(api: Call, version_id: int) -> str | None:
+def kept_source(api: Call, version_id: int) -> str | None:
     """The text of the DAG file that is stored with a version, or None."""
     pinned = api.read(lists.pinned_file, version_id)
     if pinned is None:

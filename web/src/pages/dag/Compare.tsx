@@ -12,6 +12,7 @@ import { href, query, setQuery, to } from '../../shell/router'
 import { label } from '../../states'
 import { t } from '../../strings'
 import { lines, type Line } from './compare'
+import { Difference } from './Difference'
 
 const c = t.compare
 type Comparison = components['schemas']['Comparison']
@@ -70,12 +71,19 @@ function Differences({ data, other }: { data: Comparison; other: DagRun }) {
         <span class="num">{moment(run.start_date)}</span>
         <span class="soft">{t.run.versions}</span>
         <span class="num">{before}</span>
-        <span class="num">{now === before ? now : <><strong>{now}</strong> <a class="link" href={href(`${to('dags', run.dag_id, 'source')}?version=${now}&compare=${before}`)}>{c.code}</a></>}</span>
+        <span class="num">{now === before ? now : <><strong>{now}</strong> {!data.code && <a class="link" href={href(`${to('dags', run.dag_id, 'source')}?version=${now}&compare=${before}`)}>{c.code}</a>}</>}</span>
+        <Bundles of={data} other={other} />
       </div>
       <div class="card">
         <header><h3>{c.params}</h3></header>
         {data.params.length === 0 ? <p class="pad soft">{c.nothing}</p> : <Values rows={data.params.map((one) => ({ name: one.name, before: text(one.before), now: text(one.now) }))} />}
       </div>
+      {data.code && (
+        <div class="card">
+          <header><h3>{c.source}</h3><span class="end small"><a class="link" href={href(`${to('dags', run.dag_id, 'source')}?version=${now}&compare=${before}`)}>{c.code}</a></span></header>
+          <div class="source compare-code" tabIndex={0} role="region" aria-label={c.source}><Difference before={data.code.before} after={data.code.now} around={3} /></div>
+        </div>
+      )}
       <section>
         <div class="row" style={{ marginBottom: '8px' }}><h3>{c.tasks}</h3><span class="grow" /><Check on={only} onChange={setOnly}>{c.only}</Check></div>
         <List label={c.tasks} columns={columns} rows={shown} rowKey={(line) => line.task.task_id} empty={<Empty title={c.noTasks} />} />
@@ -86,6 +94,14 @@ function Differences({ data, other }: { data: Comparison; other: DagRun }) {
       </div>
     </>
   )
+}
+
+/** The versions of the bundle that the two runs executed. */
+function Bundles({ of, other }: { of: Comparison; other: DagRun }) {
+  const [now, before] = [of.run.bundle_version, other.bundle_version]
+  if (!now && !before) return null
+  const link = (one: DagRun) => (one.bundle_version ? <a class="link" href={href(`${to('bundles', one.dag_versions.at(-1)?.bundle_name ?? '')}?version=${one.bundle_version}`)}>{t.bundles.of(one.dag_versions.at(-1)?.bundle_name ?? '', one.bundle_version)}</a> : <span class="dim">{t.none}</span>)
+  return <><span class="soft">{t.bundles.version}</span><span>{link(other)}</span>{now === before ? <span>{link(of.run)}</span> : <strong>{link(of.run)}</strong>}</>
 }
 
 function Change({ line }: { line: Line }) {

@@ -40,3 +40,16 @@ export function diff(before: string, after: string): DiffLine[] {
   for (let at = 0; at < tail; at++) push(' ', a[a.length - tail + at]!, a.length - tail + at, b.length - tail + at)
   return found
 }
+
+/** What changed with the lines around it; a number stands for so many lines in between. */
+export function near(lines: readonly DiffLine[], around: number): (DiffLine | number)[] {
+  const shown = new Set(lines.flatMap((line, at) => (line.kind === ' ' ? [] : Array.from({ length: 2 * around + 1 }, (_, by) => at + by - around))))
+  const found: (DiffLine | number)[] = []
+  lines.forEach((line, at) => {
+    const last = found.at(-1)
+    if (shown.has(at)) found.push(line)
+    else if (typeof last === 'number') found[found.length - 1] = last + 1
+    else found.push(1)
+  })
+  return found
+}

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { weeks } from './calendar'
-import { diff } from './diff'
+import { diff, near } from './diff'
 import { median, rolling } from './durations'
 import { highlighted } from './python'
 
@@ -9,6 +9,10 @@ describe('diff', () => {
   it('shows what was added, removed and kept', () => expect(text(diff('a\nb\nc', 'a\nx\nc\nd'))).toEqual([' a', '-b', '+x', ' c', '+d']))
   it('keeps equal texts', () => expect(diff('a\nb', 'a\nb').every((line) => line.kind === ' ')).toBe(true))
   it('numbers the lines of both', () => expect(diff('a', 'b\na').map((line) => [line.before, line.after])).toEqual([[null, 1], [1, 2]]))
+  it('leaves out what is far from a change', () => {
+    const found = near(diff('a\nb\nc\nd\ne\nf', 'a\nb\nx\nd\ne\nf'), 1)
+    expect(found.map((line) => (typeof line === 'number' ? line : `${line.kind}${line.text}`))).toEqual([1, ' b', '-c', '+x', ' d', 2])
+  })
   it('shows texts that have too many different lines as removed and added', () => {
     const [before, after] = ['a', 'b'].map((one) => Array.from({ length: 3000 }, (_, at) => `${one}${at}`).join('\n'))
     expect(diff(before!, after!)).toHaveLength(6000)
