@@ -84,7 +84,7 @@ def weight() -> int:
     """Compressed bytes of scripts and styles that the first page loads."""
     manifest = json.loads((STATIC / ".vite" / "manifest.json").read_text(encoding="utf-8"))
     files: set[str] = set()
-    todo = ["index.html", "src/pages/Home.tsx"]
+    todo = ["index.html", "src/main.tsx", "src/pages/Home.tsx"]
     while todo:
         chunk = manifest[todo.pop()]
         if chunk["file"] not in files:

@@ -37,11 +37,13 @@ RUNS = Listing(
     default_order=("-run_after",),
     key="r.id",
 )
+#: The index has the tasks of one run in order: asked for all runs at once, PostgreSQL sorts all their tasks on disk.
 CELLS = f"""
-select t.dag_run_id, string_agg({CODE}, '' order by t.task_no) as states,
-       jsonb_object_agg(t.task_no, t.try_number) filter (where t.try_number > 1) as tries,
-       case when count(*) <= max(t.task_no) then array_agg(t.task_no order by t.task_no) end as numbers
-  from task_instance t where t.dag_run_id = any(%s) and t.map_index < 0 group by 1
+select w.id as dag_run_id, c.states, c.tries, c.numbers from unnest(%s::bigint[]) w (id) cross join lateral (
+       select string_agg({CODE}, '' order by t.task_no) as states,
+              jsonb_object_agg(t.task_no, t.try_number) filter (where t.try_number > 1) as tries,
+              case when count(*) <= max(t.task_no) then array_agg(t.task_no order by t.task_no) end as numbers
+         from task_instance t where t.dag_run_id = w.id and t.map_index < 0 having count(*) > 0) c
 """
 MAPPED = """
 select t.dag_run_id, t.task_no, coalesce(t.state, 'none') as state, count(*) as count, max(t.try_number) as try_number
@@ -76,7 +78,7 @@ def grid(
     found = RUNS.page(connection, filters, page)
     keys = [run["id"] for run in found.rows]
     cells = {row["dag_run_id"]: row for row in rows.dicts(connection.exec_driver_sql(CELLS, (keys,)))}
-    places = {run["version_id"]: _places(connection, run["version_id"], shown, versions) for run in found.rows}
+    places = {number: _places(connection, number, shown, versions) for number in {run["version_id"] for run in found.rows}}
     mapped: dict[int, dict[int, Row]] = {}
     for row in rows.dicts(connection.exec_driver_sql(MAPPED, (keys,))):
         cell = mapped.setdefault(row["dag_run_id"], {}).setdefault(row["task_no"], {"counts": {}, "try_number": 1})

@@ -1,6 +1,6 @@
 /** Tasks x runs on one canvas. Labels are elements, but only those in view; all follow the same scroll position in one frame. */
 import { useSignal, useSignalEffect } from '@preact/signals'
-import { useEffect, useMemo, useRef } from 'preact/hooks'
+import { useLayoutEffect, useMemo, useRef } from 'preact/hooks'
 import { duration, moment, now } from '../format'
 import { Icon } from '../parts/icons'
 import { go, href, to } from '../shell/router'
@@ -46,11 +46,12 @@ export function Grid({ dagId, data, rows, onFold, height, labelWidth, selected, 
     return found
   }
   const chosen = selected && { row: rows.findIndex((row) => row.id === selected.taskId), run: runs.findIndex((run) => run.dag_run_id === selected.runId) }
-  const state = useRef({ data, rows, runs, line, chosen, sprites: null as Sprites | null, frame: 0 })
+  const state = useRef({ data, rows, runs, line, chosen, sprites: null as Sprites | null, frame: 0, drawn: [0, 0, 0, 0] })
   Object.assign(state.current, { data, rows, runs, line, chosen })
 
   const draw = () => {
     const { rows, runs, line, chosen } = state.current
+    cancelAnimationFrame(state.current.frame)
     const view = box.current
     const image = canvas.current
     if (!view || !image) return
@@ -66,6 +67,7 @@ export function Grid({ dagId, data, rows, onFold, height, labelWidth, selected, 
     }
     const top = view.scrollTop
     const left = view.scrollLeft
+    state.current.drawn = [top, left, view.clientWidth, view.clientHeight]
     const first = Math.floor(top / ROW)
     const last = Math.min(rows.length, Math.ceil((top + tall - HEAD) / ROW) + 1)
     if (range.value[0] !== first || range.value[1] !== last) range.value = [first, last]
@@ -119,23 +121,28 @@ export function Grid({ dagId, data, rows, onFold, height, labelWidth, selected, 
     state.current.frame = requestAnimationFrame(draw)
   }
 
-  useEffect(() => {
+  /** Draw, unless what the box shows and its size are as drawn last: an event of either comes also after `draw` has seen to it. */
+  const follow = () => {
+    const [view, [top, left, width, tall]] = [box.current!, state.current.drawn]
+    // The panel takes a part of the width: the cell that it is about stays in view.
+    if (view.clientWidth !== width && state.current.chosen) reveal(state.current.chosen.row, state.current.chosen.run)
+    if (view.scrollTop !== top || view.scrollLeft !== left || view.clientWidth !== width || view.clientHeight !== tall) draw()
+  }
+
+  useLayoutEffect(() => {
     const view = box.current!
     view.scrollLeft = view.scrollWidth
-    const sizes = new ResizeObserver(plan)
+    const sizes = new ResizeObserver(follow)
     sizes.observe(view)
     return () => {
       sizes.disconnect()
       cancelAnimationFrame(state.current.frame)
     }
   }, [])
-  useEffect(draw, [data, rows, height, labelWidth, chosen?.row, chosen?.run])
-  // The panel takes a part of the width: the cell that it is about stays in view.
-  useEffect(() => {
-    if (!chosen || chosen.run < 0) return
-    const frame = requestAnimationFrame(() => reveal(chosen.row, chosen.run))
-    return () => cancelAnimationFrame(frame)
+  useLayoutEffect(() => {
+    if (chosen) reveal(chosen.row, chosen.run)
   }, [chosen?.row, chosen?.run])
+  useLayoutEffect(draw, [data, rows, height, labelWidth, chosen?.row, chosen?.run])
   useSignalEffect(() => {
     void palette.value
     state.current.sprites = null
@@ -161,7 +168,11 @@ export function Grid({ dagId, data, rows, onFold, height, labelWidth, selected, 
     if (!of) return
     if (!shown) go(to('dags', dagId, 'runs', of.dag_run_id))
     else if (shown.task < 0) onFold(shown.id)
-    else if (stateAt(of, shown, data.codes)) onOpen(of.dag_run_id, shown.id)
+    else if (stateAt(of, shown, data.codes)) {
+      // The details say more than the tip, which would ask for its facts.
+      if (at.value?.mouse) at.value = null
+      onOpen(of.dag_run_id, shown.id)
+    }
   }
   const press = (event: KeyboardEvent) => {
     if (!plainKey(event)) return
@@ -182,6 +193,7 @@ export function Grid({ dagId, data, rows, onFold, height, labelWidth, selected, 
   }
   const reveal = (row: number, run: number) => {
     const view = box.current!
+    if (run < 0) return
     const roomDown = view.clientHeight - HEAD
     const roomAcross = view.clientWidth - labelWidth
     if (row >= 0) view.scrollTop = Math.min(row * ROW, Math.max(view.scrollTop, (row + 1) * ROW - roomDown))
@@ -196,7 +208,7 @@ export function Grid({ dagId, data, rows, onFold, height, labelWidth, selected, 
       ref={box}
       class="grid-box"
       style={{ height: `${Math.min(height, HEAD + rows.length * ROW + 14)}px` }}
-      onScroll={draw}
+      onScroll={follow}
       tabIndex={0}
       role="application"
       aria-label={`${t.dag.grid}: ${t.keys.grid}`}

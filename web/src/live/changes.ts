@@ -4,24 +4,27 @@ import { answered } from '../api/waits'
 
 /** "runs": runs and tasks of any DAG, and the DAGs themselves. "dag:<id>": those of one DAG. */
 export type Topic = 'runs' | `dag:${string}`
-type Listener = { topics: readonly Topic[]; call: () => void; waiting: boolean; last: number }
+/** `since`: when it began to listen, and its page to load. */
+type Listener = { topics: readonly Topic[]; call: () => void; waiting: boolean; last: number; since: number }
 
 const listeners = new Set<Listener>()
 /** A page loads its data again at most this often. */
 const SLOWEST_MS = 400
 const POLL_MS = 4000
+/** After the first stream is there, until the page loads again what it loaded before. */
+const FIRST_MS = 1500
 
 export function onChange(topics: readonly Topic[], call: () => void): () => void {
-  const listener: Listener = { topics, call, waiting: false, last: 0 }
+  const listener: Listener = { topics, call, waiting: false, last: 0, since: performance.now() }
   listeners.add(listener)
   connect()
   return () => listeners.delete(listener)
 }
 
-/** Tell the pages that something changed; each loads at once, but at most once in SLOWEST_MS. */
-export function changed(topics: ReadonlySet<Topic> | 'all'): void {
+/** Tell the pages, or those that loaded before a moment, that something changed; each loads at once, but at most once in SLOWEST_MS. */
+export function changed(topics: ReadonlySet<Topic> | 'all', before = Infinity): void {
   for (const listener of listeners) {
-    if (listener.waiting || (topics !== 'all' && !listener.topics.some((one) => topics.has(one)))) continue
+    if (listener.waiting || listener.since > before || (topics !== 'all' && !listener.topics.some((one) => topics.has(one)))) continue
     listener.waiting = true
     setTimeout(
       () => {
@@ -47,6 +50,7 @@ interface Changes {
 
 let source: EventSource | null = null
 let streaming = false
+let streamed = false
 
 function connect(): void {
   if (source || document.hidden || !loggedIn.value) return
@@ -55,8 +59,10 @@ function connect(): void {
   opened.addEventListener('ready', () => {
     streaming = true
     answered.value = true
-    // What changed while there was no stream is unknown.
-    changed('all')
+    // What changed while there was no stream is unknown. At first that is little, and the page still draws what it has loaded.
+    if (streamed) changed('all')
+    else setTimeout(changed, FIRST_MS, 'all', performance.now())
+    streamed = true
   })
   opened.addEventListener('changes', (event) => {
     const data = JSON.parse((event as MessageEvent<string>).data) as Changes

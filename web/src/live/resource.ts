@@ -23,6 +23,8 @@ interface Entry {
 }
 const entries = new Map<string, Entry>()
 const MOST_ENTRIES = 60
+/** What was requested ahead, and is not shown so soon, is old. */
+const UNUSED_MS = 3000
 
 function entry(key: string): Entry {
   let found = entries.get(key)
@@ -36,6 +38,24 @@ function entry(key: string): Entry {
   }
   found.used = performance.now()
   return found
+}
+
+/** Data that was requested before the part of a page that shows it is there. */
+const begun = new Map<string, Promise<unknown>>()
+
+/** Request what `useLive` is about to load by the same key and function. A failed request is left to it. */
+export function begin<T>(key: string, load: () => Promise<T>): void {
+  if (begun.has(key)) return
+  const data = load()
+  begun.set(key, data)
+  const drop = () => begun.get(key) === data && begun.delete(key)
+  data.then(() => setTimeout(drop, UNUSED_MS), drop)
+}
+
+function taken<T>(key: string): Promise<T> | undefined {
+  const data = begun.get(key)
+  begun.delete(key)
+  return data as Promise<T> | undefined
 }
 
 export interface Options {
@@ -66,7 +86,7 @@ export function useLive<T>(key: string | null, load: (signal: AbortSignal) => Pr
       running = new AbortController()
       at.loading.value = true
       try {
-        at.data.value = await load(running.signal)
+        at.data.value = await (taken<T>(key) ?? load(running.signal))
         at.at = performance.now()
         at.error.value = null
       } catch (error) {

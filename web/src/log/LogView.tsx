@@ -39,7 +39,7 @@ export function LogView({ path, mapIndex, topic, known }: { path: LogPath; mapIn
   const { lines: matches, complete, searching, wrong } = useMatches(source, text, level)
 
   useEffect(() => {
-    void source.follow()
+    if (!source.loaded.peek()) void source.follow()
     const timer = setInterval(() => !document.hidden && void source.follow(), FOLLOW_MS)
     const stop = onChange([topic], () => void source.follow())
     return () => {

@@ -28,13 +28,13 @@ interface Props {
 }
 
 export function LogWindow({ source, rows, wrap, following, setFollowing, reveal, found, children }: Props) {
-  const top = useSignal(0)
   const box = useRef<HTMLDivElement>(null)
   const block = useRef<HTMLDivElement>(null)
   const ruler = useRef<HTMLDivElement>(null)
   const own = useRef(false)
   const [holder, height] = useHeight(88, 240)
   const fit = Math.max(1, Math.floor(height / ROW))
+  const top = useSignal(following ? Math.max(0, rows.count - fit) : 0)
   void source.version.value
 
   // Wrapped lines break at the edge, so their mean height follows from their lengths.

@@ -35,7 +35,16 @@ export class LogSource {
     private readonly mapIndex: number,
     /** The end of the log, if it came with the page. */
     private readonly first: LogLines | null = null,
-  ) {}
+  ) {
+    if (first && first.total_lines !== null) this.begin(first)
+  }
+
+  private begin(part: LogLines): void {
+    this.put(part.first_line ?? 0, part.lines)
+    this.total.value = part.total_lines ?? part.lines.length
+    this.at(part)
+    this.loaded.value = true
+  }
 
   /** Load the last lines, or what was written since. */
   async follow(): Promise<void> {
@@ -46,10 +55,7 @@ export class LogSource {
         let part = this.first ?? (await this.lines({ limit: 1000 }))
         // The lines of a huge log are counted at the first request for a line by its number.
         if (part.total_lines === null) part = await this.lines({ line: 0, limit: 1 }).then((first) => ({ ...part, total_lines: first.total_lines, first_line: (first.total_lines ?? 0) - part.lines.length }))
-        this.put(part.first_line ?? 0, part.lines)
-        this.total.value = part.total_lines ?? part.lines.length
-        this.at(part)
-        this.loaded.value = true
+        this.begin(part)
       } else {
         let more = true
         while (more) {

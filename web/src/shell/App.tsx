@@ -1,6 +1,5 @@
 /** The frame of all pages: navigation, the page of the address, and what lies above it. */
 import { useSignal } from '@preact/signals'
-import type { ComponentType } from 'preact'
 import { useEffect } from 'preact/hooks'
 import { loggedIn, message } from '../api/client'
 import { part } from '../api/parts'
@@ -18,51 +17,17 @@ import { helping, KeysHelp, useKeys } from './keys'
 import { Login } from './Login'
 import { PLACES, type Place } from './places'
 import { remember } from './recents'
-import { follow, go, href, match, path, query, setQuery } from './router'
+import { follow, go, href, path, query, setQuery } from './router'
+import { match, ROUTES, type Loader, type Page } from './routes'
 import { account, load, logOut, may, mayVisit, rights } from './session'
 import { theme, type Theme } from './theme'
 import { ZonePicker, zoning } from './ZonePicker'
-
-type Page = ComponentType<{ params: Record<string, string> }>
-type Loader = () => Promise<{ default: Page }>
-const dag: Loader = () => import('../pages/dag/Dag')
-const task: Loader = () => import('../pages/task/Task')
-const ROUTES: readonly (readonly [string, Loader])[] = [
-  ['/', () => import('../pages/Home')],
-  ['/dags', () => import('../pages/Dags')],
-  ['/dags/:dag', dag],
-  ['/dags/:dag/:tab', dag],
-  ['/dags/:dag/runs/:run', dag],
-  ['/dags/:dag/runs/:run/:tab', dag],
-  ['/dags/:dag/runs/:run/tasks/:task', task],
-  ['/dags/:dag/runs/:run/tasks/:task/:map', task],
-  ['/dags/:dag/runs/:run/tasks/:task/:map/:tab', task],
-  ['/runs', () => import('../pages/Runs')],
-  ['/tasks', () => import('../pages/Tasks')],
-  ['/actions', () => import('../pages/RequiredActions')],
-  ['/assets', () => import('../pages/Assets')],
-  ['/asset/:asset', () => import('../pages/Asset')],
-  ['/tables', () => import('../pages/Tables')],
-  ['/tables/:table', () => import('../pages/Table')],
-  ['/backfills', () => import('../pages/Backfills')],
-  ['/queues', () => import('../pages/Queues')],
-  ['/pools', () => import('../pages/Pools')],
-  ['/bundles', () => import('../pages/Bundles')],
-  ['/bundles/:bundle', () => import('../pages/Bundle')],
-  ['/imports', () => import('../pages/Imports')],
-  ['/variables', () => import('../pages/Variables')],
-  ['/connections', () => import('../pages/Connections')],
-  ['/audit', () => import('../pages/Audit')],
-  ['/settings', () => import('../pages/Settings')],
-]
 
 export function App() {
   const begun = useSignal(false)
   useEffect(() => {
     document.addEventListener('click', follow)
     if (path.value === '/login') go('/', { replace: true }) // where Airflow's login is; here, each page asks for it
-    // The page loads while the server looks up the account.
-    void match(ROUTES, path.value)?.page().catch(() => undefined)
     load()
       .then(() => query.peek().has('login') && setQuery({ login: null })) // of a used login link, which a browser with a session does not need
       .catch(() => undefined)

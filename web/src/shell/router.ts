@@ -51,29 +51,3 @@ export function to(...parts: (string | number)[]): string {
   return parts.map((part) => `/${encodeURIComponent(part)}`).join('')
 }
 export const href = (path: string) => base + path
-
-export interface Match<P> {
-  page: P
-  params: Record<string, string>
-}
-
-/** The first route whose pattern fits: "/dags/:dag/:tab". */
-export function match<P>(routes: readonly (readonly [string, P])[], path: string): Match<P> | null {
-  const given = path.split('/').filter(Boolean)
-  for (const [pattern, page] of routes) {
-    const wanted = pattern.split('/').filter(Boolean)
-    if (wanted.length !== given.length) continue
-    const params: Record<string, string> = {}
-    const fits = wanted.every((part, at) => {
-      if (!part.startsWith(':')) return part === given[at]
-      try {
-        params[part.slice(1)] = decodeURIComponent(given[at]!)
-      } catch {
-        return false
-      }
-      return true
-    })
-    if (fits) return { page, params }
-  }
-  return null
-}

@@ -1,12 +1,11 @@
 /** The page of a DAG, and of one of its runs: head, tabs, and the tab of the address. */
 import { useEffect, useState } from 'preact/hooks'
 import { api, ok } from '../../api/client'
-import { timeline, type Timeline } from '../../api/pictures'
 import type { DagDetails, DagRun } from '../../api/types'
 import { inZone, relative, runName, setZone, zone, zoneName } from '../../format'
 import { Callbacks } from '../../log/Callbacks'
 import { nudge } from '../../live/changes'
-import { seed, useLive } from '../../live/resource'
+import { useLive } from '../../live/resource'
 import { Button, Copy, currentInView, Empty, Note, Switch, Time, Took } from '../../parts/basic'
 import { Head } from '../../parts/Head'
 import { NoteForm } from '../../parts/NoteForm'
@@ -20,6 +19,7 @@ import { may } from '../../shell/session'
 import { t } from '../../strings'
 import { ClearRun } from './ClearRun'
 import { Failure } from './Failure'
+import { beginDag, details, timelineOf } from './data'
 import { DetailsTab, RunDetails } from './Details'
 import { GanttTab } from './Gantt'
 import { GraphTab } from './GraphTab'
@@ -31,10 +31,12 @@ import { TasksTab } from './TasksTab'
 const TABS = ['grid', 'graph', 'runs', 'durations', 'calendar', 'source', 'docs', 'details'] as const
 const RUN_TABS = ['gantt', 'graph', 'tasks', 'compare', 'callbacks', 'details'] as const
 
+export const begin = (params: Record<string, string>) => beginDag(params['dag']!, params['run'], params['tab'])
+
 export default function Dag({ params }: { params: Record<string, string> }) {
   const dagId = params['dag']!
   const runId = params['run']
-  const live = useLive(`dag ${dagId}`, () => ok(api.GET('/api/v2/dags/{dag_id}/details', { params: { path: { dag_id: dagId } } })), { on: [`dag:${dagId}`], fresh: 10_000 })
+  const live = useLive(...details(dagId), { on: [`dag:${dagId}`], fresh: 10_000 })
   const [triggering, setTriggering] = useState<{ conf?: Record<string, unknown> } | null>(null)
   // The dialog "Go to" leads here to do something.
   const asked = query.value.get('do')
@@ -126,7 +128,8 @@ function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: st
   const params = { params: { path: { dag_id: dagId, dag_run_id: runId } } }
   const tab = given ?? 'gantt'
   const isGantt = tab === 'gantt'
-  const picture = useLive(isGantt ? `timeline ${dagId} ${runId}` : null, () => timelineWithRun(dagId, runId), { on: [`dag:${dagId}`] })
+  const [pictureKey, loadPicture] = timelineOf(dagId, runId)
+  const picture = useLive(isGantt ? pictureKey : null, loadPicture, { on: [`dag:${dagId}`] })
   const alone = useLive(isGantt ? null : `run ${dagId} ${runId}`, () => ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}', params)), { on: [`dag:${dagId}`], fresh: 2000 })
   const live = isGantt ? picture : alone
   const run = isGantt ? picture.data.value?.run : alone.data.value
@@ -194,13 +197,6 @@ function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: st
       {clearing && <ClearRun dagId={dagId} runId={runId} onlyFailed={clearing.onlyFailed} onClose={() => setClearing(null)} onDone={() => void live.refresh()} />}
     </>
   )
-}
-
-/** The timeline comes with the run, which other tabs show too. */
-async function timelineWithRun(dagId: string, runId: string): Promise<Timeline> {
-  const found = await timeline(dagId, runId)
-  seed(`run ${dagId} ${runId}`, found.run)
-  return found
 }
 
 /** The zone of the schedule, if times are shown in another one. */

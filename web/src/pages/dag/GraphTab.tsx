@@ -1,5 +1,5 @@
 /** The graph of a DAG with the states of its newest run, or of the run of the page. */
-import { graph, grid } from '../../api/pictures'
+import { grid } from '../../api/pictures'
 import { api, ok } from '../../api/client'
 import { Graph } from '../../graph/Graph'
 import type { GraphData } from '../../graph/model'
@@ -7,6 +7,7 @@ import { useLive } from '../../live/resource'
 import { Note, Skeleton } from '../../parts/basic'
 import { known } from '../../states'
 import type { TaskState } from '../../api/types'
+import { shapeOf } from './data'
 import { useHeight } from './useHeight'
 
 interface Props {
@@ -16,7 +17,7 @@ interface Props {
 }
 
 export function GraphTab({ dagId, runId, version }: Props) {
-  const shape = useLive(`graph ${dagId} ${version ?? ''}`, () => graph(dagId, version), { every: 0 })
+  const shape = useLive(...shapeOf(dagId, version), { every: 0 })
   const states = useLive(`graphstates ${dagId} ${runId ?? ''} ${version ?? ''}`, () => newest(dagId, runId, version), { on: [`dag:${dagId}`] })
   const [box, height] = useHeight(24)
   const data = shape.data.value as unknown as GraphData | undefined

@@ -1,26 +1,28 @@
 /** The grid of a DAG: how many runs, which tasks, folded groups. */
 import { useEffect, useMemo, useState } from 'preact/hooks'
-import { grid } from '../../api/pictures'
 import { Grid } from '../../grid/Grid'
 import { initiallyFolded, rows, type GridData } from '../../grid/model'
 import { useLive } from '../../live/resource'
 import { Button, Empty, Note, Search, Skeleton } from '../../parts/basic'
-import { Lazy } from '../../parts/Lazy'
+import { ahead, Lazy } from '../../parts/Lazy'
 import { Mark } from '../../parts/State'
 import { go, query, setQuery, to } from '../../shell/router'
 import { RUN_STATES, STATES, label } from '../../states'
 import { t } from '../../strings'
+import { gridOf, window } from './data'
+import { beginTask } from '../task/view'
 import { useHeight } from './useHeight'
 
 /** A narrow window has no room for details beside the grid: a click leads to their page. */
 const narrow = () => innerWidth < 1000
+/** Beside the grid after the first click, which does not wait for it. */
+const panel = () => import('./TaskPanel')
 const COUNTS = ['25', '50', '100', '365']
 
 export function GridTab({ dagId, onTrigger }: { dagId: string; onTrigger: (() => void) | null }) {
-  const limit = Number(query.value.get('runs') ?? 50) || 50
-  const offset = Number(query.value.get('offset') ?? 0) || 0
-  const state = query.value.get('state')
-  const live = useLive(`grid ${dagId} ${limit} ${offset} ${state}`, () => grid(dagId, { limit, offset, ...(state ? { state: [state] } : {}) }), { on: [`dag:${dagId}`], keep: true })
+  const shownRuns = window()
+  const { limit, offset, state } = shownRuns
+  const live = useLive(...gridOf(dagId, shownRuns), { on: [`dag:${dagId}`], keep: true })
   const data = live.data.value as (GridData & { total_entries: number }) | undefined
   const [folded, setFolded] = useState<ReadonlySet<string> | null>(null)
   const [filter, setFilter] = useState('')
@@ -28,6 +30,9 @@ export function GridTab({ dagId, onTrigger }: { dagId: string; onTrigger: (() =>
   useEffect(() => {
     if (data && folded === null) setFolded(initiallyFolded(data))
   }, [data])
+  useEffect(() => {
+    return data && !narrow() ? ahead(panel) : undefined
+  }, [!data])
   const shown = useMemo(() => (data ? rows(data, folded ?? new Set(), filter) : []), [data, folded, filter])
   const fold = (group: string) => setFolded((old) => {
     const next = new Set(old)
@@ -46,6 +51,7 @@ export function GridTab({ dagId, onTrigger }: { dagId: string; onTrigger: (() =>
   }
   const selected = narrow() || !query.value.get('run') || !query.value.get('task') ? null : { runId: query.value.get('run')!, taskId: query.value.get('task')! }
   const open = (runId: string, taskId: string) => {
+    if (selected?.runId !== runId || selected.taskId !== taskId) beginTask({ dag_id: dagId, dag_run_id: runId, task_id: taskId })
     if (narrow()) go(to('dags', dagId, 'runs', runId, 'tasks', taskId))
     else setQuery({ run: runId, task: taskId, try: null }, selected !== null)
   }
@@ -69,7 +75,7 @@ export function GridTab({ dagId, onTrigger }: { dagId: string; onTrigger: (() =>
       </div>
       <div ref={box} class="grid-and-panel">
         <div class="grow"><Grid dagId={dagId} data={data} rows={shown} onFold={fold} height={height} labelWidth={innerWidth < 560 ? 140 : selected ? 190 : 240} selected={selected} onOpen={open} /></div>
-        {selected && <Lazy key={dagId} load={() => import('./TaskPanel')} props={{ dagId, ...selected, runs: data.runs.map((run) => run.dag_run_id) }} />}
+        {selected && <Lazy key={dagId} load={panel} props={{ dagId, ...selected, runs: data.runs.map((run) => run.dag_run_id) }} />}
       </div>
       <div class="legend">
         {[...STATES].reverse().map((one) => <span key={one} class="row" style={{ gap: '5px' }}><Mark state={one} size={12} />{label(one)}</span>)}

@@ -5,7 +5,7 @@ import { api, ok } from '../../api/client'
 import { inZone } from '../../format'
 import type { LogLines, TaskInstanceView } from '../../api/types'
 import { runName } from '../../format'
-import { seed, useLive } from '../../live/resource'
+import { useLive } from '../../live/resource'
 import { Button, currentInView, Empty, Note, Segments, Skeleton, Time, Took } from '../../parts/basic'
 import { Head } from '../../parts/Head'
 import { History } from '../../parts/History'
@@ -24,6 +24,7 @@ import { Actions } from './Actions'
 import { Events } from './Events'
 import { MappedSummary } from './MappedSummary'
 import { TaskDetails } from './TaskDetails'
+import { beginTask, indexOf, keyOf, pathOf, view, whyKey, type Path } from './view'
 import { XComs } from './XComs'
 
 const TABS = ['log', 'callbacks', 'why', 'xcoms', 'events', 'details'] as const
@@ -45,9 +46,11 @@ interface Props {
   head: (parts: { name: string; state: string | null | undefined; actions: ComponentChildren }) => ComponentChildren
 }
 
+export const begin = (params: Record<string, string>) => beginTask(pathOf(params), indexOf(params))
+
 export default function Task({ params }: { params: Record<string, string> }) {
-  const [dagId, runId, taskId] = [params['dag']!, params['run']!, params['task']!]
-  const index = params['map'] !== undefined && params['map'] !== '-' ? Number(params['map']) : -1
+  const { dag_id: dagId, dag_run_id: runId, task_id: taskId } = pathOf(params)
+  const index = indexOf(params)
   const base = to('dags', dagId, 'runs', runId, 'tasks', taskId, index >= 0 ? String(index) : '-')
   const crumbs = [
     { text: t.dags.title, href: href('/dags') },
@@ -67,27 +70,18 @@ export default function Task({ params }: { params: Record<string, string> }) {
 
 export function TaskView({ dagId, runId, taskId, index, tab: given, tabHref, inPanel = false, head }: Props) {
   const path = { dag_id: dagId, dag_run_id: runId, task_id: taskId }
-  const key = `${dagId} ${runId} ${taskId} ${index}`
+  const key = keyOf(path, index)
   const dag = useLive(`dag ${dagId}`, () => ok(api.GET('/api/v2/dags/{dag_id}/details', { params: { path: { dag_id: dagId } } })), { fresh: 10_000 })
-  // The first request brings the end of the log, too; later the log follows by itself.
-  const begun = useRef('')
   const [noting, setNoting] = useState(false)
   const logs = useRef<{ of: string; first: LogLines } | null>(null)
   const live = useLive<TaskInstanceView>(
     `ti ${key}`,
-    async () => {
-      const asked = Number(query.peek().get('try'))
-      const of = { map_index: index, lines: begun.current === key ? 0 : 1000, ...(asked ? { try_number: asked } : {}) }
-      const page = await ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/view', { params: { path, query: of } }))
-      begun.current = key
-      if (page.log) logs.current = { of: `${key} ${page.log_try_number}`, first: page.log }
-      if (page.why) seed(whyKey(path, index), page.why)
-      return page
-    },
+    () => view(path, index, logs.current?.of.startsWith(`${key} `) ?? false),
     { on: [`dag:${dagId}`] },
   )
   const name = index >= 0 ? `${taskId} [${live.data.value?.task_instance?.rendered_map_index ?? index}]` : taskId
   const data = live.data.value
+  if (data?.log) logs.current = { of: `${key} ${data.log_try_number}`, first: data.log }
   if (!data) return <>{head({ name, state: undefined, actions: null })}{live.error.value ? <Empty title={live.error.value} /> : <Skeleton rows={10} />}</>
   const operator = may('operator', dag.data.value?.tags.map((tag) => tag.name) ?? [])
   const { task_instance: ti, tries } = data
@@ -164,9 +158,7 @@ function Request({ path, index }: { path: { dag_id: string; dag_run_id: string; 
   )
 }
 
-const whyKey = (path: object, index: number) => `why ${Object.values(path).join(' ')} ${index}`
-
-function WhyTab({ path, index, dagId }: { path: { dag_id: string; dag_run_id: string; task_id: string }; index: number; dagId: string }) {
+function WhyTab({ path, index, dagId }: { path: Path; index: number; dagId: string }) {
   const live = useLive(whyKey(path, index), () => ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/why', { params: { path, query: { map_index: index } } })), { on: [`dag:${dagId}`], fresh: 2000 })
   const why = live.data.value
   if (live.error.value && !why) return <Note kind="bad">{live.error.value}</Note>
