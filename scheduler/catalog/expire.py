@@ -7,9 +7,9 @@ snapshots, so a call that is interrupted continues with the next one.
 
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pyiceberg.table import update as updates
 from pyiceberg.table.metadata import TableMetadata
@@ -21,11 +21,17 @@ from scheduler.catalog import files, needed
 from scheduler.catalog.files import Warehouse
 from scheduler.settings import Settings
 from scheduler.store.accounts import audit
+from scheduler.store.db import clock
 from scheduler.store.db.database import transact
-from scheduler.store.tables import history, pointers, publish
+from scheduler.store.tables import expiry, history, pointers, publish
 from scheduler.store.tables.pointers import Change
 
 log = logging.getLogger("paceline.tables")
+
+#: Iceberg's property of a table that lets nobody delete its files.
+ENABLED = "gc.enabled"
+#: Who removes snapshots that are old.
+SCHEDULER = "scheduler"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,7 @@ class Expired:
 def expire(settings: Settings, engine: Engine, namespace: str, name: str, *, before: datetime, by: str) -> Expired:
     """Remove the snapshots from before a moment that no branch, tag, later version or running try needs.
 
-    NotFoundError; ConflictError if a task changes the table meanwhile.
+    NotFoundError; ConflictError if a task changes the table meanwhile, or its author keeps all snapshots.
     """
     catalog, warehouse = settings.tables.catalog, Warehouse.of(settings.tables.warehouse_url, settings.tables.storage_options)
     transact(engine, history.prune, catalog, namespace, name, before)
@@ -48,6 +54,8 @@ def expire(settings: Settings, engine: Engine, namespace: str, name: str, *, bef
     if location is None or pointers.is_view(location):
         raise NotFoundError(f"There is no table {namespace}.{name}: see `paceline tables list`.")
     table = warehouse.metadata(location).table
+    if table.properties.get(ENABLED) == "false":
+        raise ConflictError(f"The table {namespace}.{name} keeps all snapshots: its property {ENABLED} is false.")
     versions = [table, *_readable(warehouse, transact(engine, history.locations, catalog, namespace, name))]
     stay = _needed(table, versions, before)
     gone = [one.snapshot_id for one in table.snapshots if one.snapshot_id not in stay]
@@ -62,6 +70,34 @@ def expire(settings: Settings, engine: Engine, namespace: str, name: str, *, bef
     kept = [one for one in every.values() if one.snapshot_id in stay]
     removed = [one for one in every.values() if one.snapshot_id not in stay]
     return Expired(len(gone), _delete(warehouse, removed, kept), number)
+
+
+def expire_due(settings: Settings, engine: Engine, stop: Callable[[], bool]) -> int:
+    """Remove the snapshots of all tables that are older than the versions to which a rollback may go, until `stop()`.
+
+    Returns the number of tables that were visited. Each is visited at most once a day, so one that fails holds up no other.
+    """
+    before, visited = limit(settings, transact(engine, clock.now)), 0
+    if before is None:
+        return 0
+    while not stop() and (due := transact(engine, expiry.take, settings.tables.catalog, before)) is not None:
+        visited += 1
+        try:
+            done = expire(settings, engine, due.namespace, due.name, before=before, by=SCHEDULER)
+        except (ConflictError, NotFoundError) as error:  # a task was faster, or its author keeps all snapshots
+            log.info("The snapshots of %s.%s stay: %s", due.namespace, due.name, error)
+        except (OSError, ValueError) as error:
+            log.warning("The snapshots of %s.%s cannot be removed: %s", due.namespace, due.name, error)
+        else:
+            if done.snapshots:
+                log.info("Removed %d snapshots of %s.%s, and %d files", done.snapshots, due.namespace, due.name, done.files)
+    return visited
+
+
+def limit(settings: Settings, now: datetime) -> datetime | None:
+    """The moment from before which schedulers remove snapshots; None: they remove none."""
+    days = settings.retention.housekeeping_days
+    return now - timedelta(days=days) if settings.tables.warehouse and settings.tables.expire_snapshots and days else None
 
 
 def _readable(warehouse: Warehouse, locations: Iterable[str]) -> Iterator[TableMetadata]:

@@ -16,7 +16,7 @@ from scheduler.settings import Settings
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
 from scheduler.store.runs import deleted_runs
-from scheduler.store.tables import dead_tries, folders
+from scheduler.store.tables import dead_tries, expiry, folders
 from scheduler.store.upkeep import retention
 from scheduler.store.upkeep.retention import Batch
 
@@ -32,7 +32,7 @@ class Prune(TimedService):
     """Deletes old rows. Every scheduler prunes, and skips rows that another one has locked.
 
     It remembers the position within each kind; losing it only means checking some rows again. A thread deletes the files of deleted
-    runs and of tries that published no tables, because that can take long, and ends when all are deleted.
+    runs, of tries that published no tables, and of old snapshots, because that can take long, and ends when all are deleted.
     """
 
     name = "prune"
@@ -54,7 +54,7 @@ class Prune(TimedService):
         days = {"runs": config.run_days, "events": config.event_days, "audit": config.audit_days}
         days |= dict.fromkeys(retention.KINDS, config.housekeeping_days)
         deleted = {kind: self._delete(kind, now - timedelta(days=age)).deleted for kind, age in days.items() if age}
-        self._delete_files()
+        self._delete_files(now)
         counts = ", ".join(f"{count} {kind}" for kind, count in deleted.items() if count)
         return Result(
             again_in_s=PAUSE_S if any(self._after.get(kind) is not None for kind in deleted) else None,
@@ -66,10 +66,10 @@ class Prune(TimedService):
         if self._thread is not None:
             self._thread.join(STOP_S)
 
-    def _delete_files(self) -> None:
+    def _delete_files(self, now: datetime) -> None:
         if self._thread is not None and self._thread.is_alive():
             return
-        if transact(self._engine, deleted_runs.are_due) or self._has_dead_try() or self._has_folder():
+        if transact(self._engine, deleted_runs.are_due) or self._has_dead_try() or self._has_table(now):
             self._thread = VitalThread(
                 target=delete_due, args=(self._engine, self._settings, self._stop), name="run-files", daemon=True
             )
@@ -86,10 +86,14 @@ class Prune(TimedService):
         self._dead_try = max(found, default=self._dead_try)
         return bool(found)
 
-    def _has_folder(self) -> bool:
-        """Whether the folder of a table may have files that nothing needs."""
-        tables = self._settings.tables
-        return bool(tables.warehouse) and transact(self._engine, folders.is_due, tables.catalog, tables.keep_dead_tries)
+    def _has_table(self, now: datetime) -> bool:
+        """Whether a table may have old snapshots, or files in its folder that nothing needs."""
+        tables, days = self._settings.tables, self._settings.retention.housekeeping_days
+        if not tables.warehouse:
+            return False
+        if tables.expire_snapshots and days and transact(self._engine, expiry.is_due, tables.catalog, now - timedelta(days=days)):
+            return True
+        return transact(self._engine, folders.is_due, tables.catalog, tables.keep_dead_tries)
 
     def _delete(self, kind: str, before: datetime) -> Batch:
         if kind == "events":
@@ -109,14 +113,15 @@ class Prune(TimedService):
 
 
 def delete_due(engine: Engine, settings: Settings, stop: threading.Event) -> None:
-    """Delete, run by run and try by try, the files that nothing needs any more, until none are left or `stop`."""
+    """Delete, run by run, try by try and table by table, the files that nothing needs any more, until none are left or `stop`."""
     try:
         while not stop.is_set() and (run := transact(engine, deleted_runs.take)) is not None:
             clean.delete_files(engine, settings, [run])
         if settings.tables.warehouse and not stop.is_set():
-            from scheduler.catalog import gc  # not before: it loads pyiceberg
+            from scheduler.catalog import expire, gc  # not before: they load pyiceberg
 
             gc.collect(settings, engine, stop=stop.is_set)
+            expire.expire_due(settings, engine, stop.is_set)
     except OperationalError as error:  # another pass continues
         log.warning("%s", database.translate(error))
     except Exception:

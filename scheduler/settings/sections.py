@@ -303,6 +303,8 @@ class Tables(Section):
     """Maven coordinates for tables in Spark. If empty, Iceberg's for the installed Spark; with `none`, Spark uses no tables."""
     spark_jars: str = Field(default="", examples=["/opt/iceberg"])
     """Jars, or folders with jars, with which Spark uses tables, separated by commas. With these, nothing is fetched."""
+    expire_snapshots: bool = True
+    """Remove the snapshots of tables that are older than retention.housekeeping_days, with the files that only they need."""
     keep_dead_tries: Seconds = 86_400
     """Seconds after which a scheduler deletes files of tables that no version of a table needs. Longer than the longest try."""
 

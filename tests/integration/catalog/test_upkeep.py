@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.view.metadata import ViewVersion
 from support.scenario import chain
 from support.tables import SCHEMA, Lake, ids, rows
 from support.waiting import eventually
@@ -27,6 +28,10 @@ from scheduler.store.tables import history
 from scheduler.store.upkeep import retention
 from scheduler.store.worker.claims import Ending, Refused
 from workers.tables import publication
+
+VIEW = ViewVersion.model_validate(
+    {"schema-id": 0, "default-namespace": ["sales"], "representations": [{"type": "sql", "sql": "select 1", "dialect": "spark"}]}
+)
 
 
 def actor(lake: Lake) -> Actor:
@@ -260,3 +265,53 @@ def test_a_scheduler_deletes_the_files_of_dead_tries(lake: Lake) -> None:
     finally:
         prune.close()
     assert files(lake) == before
+
+
+def test_schedulers_remove_the_snapshots_that_no_rollback_reaches(lake: Lake) -> None:
+    scenario, person = lake.scenario, lake.person()
+    for name, properties in (("old", {}), ("kept", {"gc.enabled": "false"}), ("new", {})):
+        table = person.create_table(f"sales.{name}", SCHEMA, properties=properties)
+        table.append(rows(1))
+        table.overwrite(rows(2))
+        table.append(rows(3))
+    person.create_view("sales.v", person.load_table("sales.new").schema(), VIEW)
+    scenario.sql("update table_version set published_at = published_at - interval '31 days' where name <> 'new'")
+
+    def visited() -> int:
+        return expiry.expire_due(late, scenario.engine, lambda: False)
+
+    late = scenario.settings.model_copy(
+        update={"retention": scenario.settings.retention.model_copy(update={"housekeeping_days": 1e-9})}
+    )
+    off = late.model_copy(update={"tables": late.tables.model_copy(update={"expire_snapshots": False})})
+    assert expiry.expire_due(off, scenario.engine, lambda: False) == 0
+    assert expiry.expire_due(late, scenario.engine, lambda: True) == 0, "it stops"
+    scenario.sql("update table_version set published_at = clock_timestamp() + interval '1 hour' where name = 'new'")
+    assert (visited(), visited()) == (3, 0)
+    assert {name: len(person.load_table(f"sales.{name}").snapshots()) for name in ("old", "kept", "new")} == {
+        "old": 1, "kept": 4, "new": 3,
+    }  # fmt: skip
+    assert ids(person.load_table("sales.old")) == [2, 3]
+    assert scenario.rows("select distinct account from audit where event = 'tables.expire'") == [("scheduler",)]
+    scenario.sql("update table_expiry set visited_at = visited_at - interval '2 days'")
+    scenario.sql("update table_version set published_at = clock_timestamp() - interval '9 days' where name <> 'new'")
+    assert visited() == 1, "tables that nobody has changed rest"
+    tables.roll_back(actor(lake), "lake", "sales.new", 10)
+    assert ids(person.load_table("sales.new")) == [1], "what a rollback reaches stays"
+
+
+def test_a_scheduler_removes_old_snapshots_in_its_thread(lake: Lake) -> None:
+    scenario = lake.scenario
+    table = lake.person().create_table("sales.t", SCHEMA)
+    table.append(rows(1))
+    table.append(rows(2))
+    scenario.sql("update table_version set published_at = published_at - interval '31 days'")
+    settings = scenario.settings.model_copy(
+        update={"retention": scenario.settings.retention.model_copy(update={"housekeeping_days": 1e-9})}
+    )
+    prune = Prune(scenario.engine, settings)
+    try:
+        prune.run_once(datetime.now(UTC))
+        eventually(lambda: len(table.refresh().snapshots()) == 1, timeout=20)
+    finally:
+        prune.close()
