@@ -112,7 +112,9 @@ def install_chart(release: Release) -> dict[str, Any]:
     printed = release.deploy(CHECKOUT / "dags", "default")
     run = release.paceline("dags", "trigger", "flights", "--wait", "--timeout", str(FLIGHTS_WITHIN_S), failing=True)
     states = {task["task_id"]: task["state"] for task in run["tasks"]}
-    expect(run["state"] == "success" and set(states.values()) == {"success"}, f"the run of flights is {run['state']}: {states}")
+    # This release has no warehouse, so the run publishes no tables.
+    wanted = {task: "skipped" if task == "publish" else "success" for task in states}
+    expect(run["state"] == "success" and states == wanted, f"the run of flights is {run['state']}: {states}")
     carriers = len(release.written(f"flights/{run['run_id']}/carrier_delays.csv"))
     expect(carriers == 17, f"carrier_delays.csv has {carriers} lines, not a header and 16 carriers")
     kinds = ("deployments", "statefulsets", "jobs", "services", "networkpolicies", "poddisruptionbudgets", "persistentvolumeclaims")
