@@ -290,7 +290,9 @@ def remove_cgroups() -> None:
     """Remove the groups of pods as soon as the last of their processes is gone."""
 
     def removed() -> bool:
-        for group in (group for hierarchy in hierarchies() for group, _, _ in os.walk(hierarchy / CGROUP, topdown=False)):
+        # runc also makes groups in `unified`, which has no controllers beside hierarchies of version 1.
+        mounts = {*hierarchies(), CGROUPS / "unified"}
+        for group in (group for mount in mounts for group, _, _ in os.walk(mount / CGROUP, topdown=False)):
             try:
                 Path(group).rmdir()
             except OSError:
