@@ -17,6 +17,7 @@ from paceline.exceptions import NotFoundError, PacelineError, UnreachableError, 
 from scheduler.cli import options
 
 if TYPE_CHECKING:
+    from scheduler.dagfiles.stored_plan import StoredPlan
     from scheduler.store.dags.bundles import BundleFile
     from scheduler.store.read.plan import Names, PlanFacts
 
@@ -59,6 +60,9 @@ class BundleAccess(Protocol):
     def facts(self, bundle: str, names: "Names") -> "PlanFacts":
         """What a plan compares a folder with that has these names."""
 
+    def plan(self, bundle: str, number: int, days: int) -> "StoredPlan":
+        """The plan of a stored version."""
+
 
 def access(url: str | None, token: str | None) -> BundleAccess:
     """The bundles of the web process at an address, or those in the database of the settings."""
@@ -100,6 +104,11 @@ class OwnBundles:
         from scheduler.store.read import plan
 
         return options.transact(plan.facts, options.settings(), bundle, names)
+
+    def plan(self, bundle: str, number: int, days: int) -> "StoredPlan":
+        from scheduler.dagfiles.stored_plan import stored_plan
+
+        return options.transact(stored_plan, options.settings(), bundle, number, days=days)
 
 
 class WebBundles:
@@ -159,6 +168,14 @@ class WebBundles:
         body = json.dumps(asdict(names)).encode()
         answer = self._ask(f"{quote(bundle, safe='')}/plan", body, {"Content-Type": "application/json"})
         return TypeAdapter(PlanFacts).validate_python(answer)
+
+    def plan(self, bundle: str, number: int, days: int) -> "StoredPlan":
+        from pydantic import TypeAdapter
+
+        from scheduler.dagfiles.stored_plan import StoredPlan
+
+        answer = self._ask(f"{quote(bundle, safe='')}/plan?version_number={number}&days={days}")
+        return TypeAdapter(StoredPlan).validate_python(answer)
 
     def _ask(
         self,

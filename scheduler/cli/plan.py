@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scheduler.cli import options, output
+from scheduler.cli import lazy, options, output
 from scheduler.cli.bundle_access import access, of_installation
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from scheduler.dagfiles.plan import DagPlan, Plan, Problem
+    from scheduler.dagfiles.plan_changes import DagPlan, Plan, Problem
 
 SIGNS = {"added": "+", "changed": "~", "removed": "-"}
 #: Exit codes with --detailed-exitcode, those of `terraform plan`.
@@ -26,8 +26,14 @@ NAMED = 8
 
 
 @click.command()
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
 @click.option("--bundle", default="default", show_default=True, metavar="NAME", help="The bundle to compare with.")
+@click.option(
+    "--version",
+    type=click.IntRange(1, lazy.LARGEST),
+    metavar="N",
+    help="Instead of DIR: plan this stored version, such as one to roll back to. Nothing is parsed.",
+)
 @click.option("--markdown", is_flag=True, help="Print Markdown, for the comment of a pull request.")
 @click.option(
     "--days", type=click.IntRange(1, 366), default=7, show_default=True, metavar="N", help="Compare the runs of so many days."
@@ -36,8 +42,9 @@ NAMED = 8
 @of_installation
 @options.as_json
 def plan(
-    folder: Path, bundle: str, *, markdown: bool, days: int, detailed_exitcode: bool, url: str | None, token: str | None
-) -> None:
+    folder: Path | None, *, bundle: str, version: int | None, markdown: bool, days: int, detailed_exitcode: bool, url: str | None,
+    token: str | None,
+) -> None:  # fmt: skip
     """Show what `paceline deploy DIR` would change: DAGs, tasks and their code, runs of the next days, and what is missing.
 
     The folder and the live version are parsed on this machine and compared; nothing is stored. With --url, no database is needed.
@@ -45,7 +52,13 @@ def plan(
     """
     from scheduler.dagfiles import plan as planning
 
-    made = planning.plan(access(url, token), options.settings(), folder, bundle, days)
+    if (folder is None) is (version is None):
+        raise click.UsageError("Name the folder to plan, or use --version.")
+    there = access(url, token)
+    if folder is not None:
+        made = planning.plan(there, options.settings(), folder, bundle, days)
+    else:
+        made = there.plan(bundle, version or 0, days)
     if output.json_wanted():
         output.print_json(as_json(made))
     elif markdown:
@@ -99,7 +112,13 @@ def _title(plan: Plan) -> str:
     ]
     what = ", ".join(counts) or ("no DAG changes" if plan.changes else "no changes")
     refused = "; it would be REFUSED" if plan.problems else ""
-    return f"Plan for bundle {plan.bundle} against its {live}: {what}{refused}".replace("its no", "no")
+    version = getattr(plan, "version_number", None)
+    of = f"version {version} of bundle {plan.bundle}" if version else f"bundle {plan.bundle}"
+    # The live version is compared with the one before it.
+    if version and version == plan.live_version:
+        since = getattr(plan, "since", None)
+        return f"What {of} changed since {f'version {since}' if since else 'nothing was live'}: {what}"
+    return f"Plan for {of} against its {live}: {what}{refused}".replace("its no", "no")
 
 
 def _at(problem: Problem) -> str:

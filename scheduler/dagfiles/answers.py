@@ -3,6 +3,7 @@
 An invalid answer becomes an import error of the file, or a failure of the callback.
 """
 
+import json
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
@@ -67,6 +68,10 @@ class Answer(Reading):
 
     file: Path
     duration_s: Annotated[float, Field(ge=0)]
+
+    def details_of(self, dag_id: str) -> str:
+        """The details of the tasks of a DAG, as JSON."""
+        return json.dumps({task_id: one.model_dump() for task_id, one in self.tasks.get(dag_id, {}).items()})
 
 
 class Opened(Strict):

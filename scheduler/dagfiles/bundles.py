@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
+from dataclasses import replace
 from pathlib import Path
 
 from sqlalchemy import Engine
@@ -87,7 +88,7 @@ class BundleManager:
         self._folders = folders
         self._wakeups = wakeups
         self._own_wakeups = own_wakeups
-        self._parser = Parser(settings)
+        self._parser = Parser(settings, details=True)
         self._environments = Environments.of(settings)
         self._renew_at = 0.0
         self._check = DagCheck()
@@ -206,7 +207,7 @@ class BundleManager:
         paused = self._settings.core.dags_are_paused_at_creation
         return ParsedBundleFile(
             path=answer.file,
-            dags=tuple(stored_dag(row, paused) for row in answer.dags),
+            dags=tuple(replace(stored_dag(row, paused), tasks=answer.details_of(row.dag_id)) for row in answer.dags),
             modules=answer.modules,
             problem=answer.problem,
         )

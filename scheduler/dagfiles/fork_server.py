@@ -89,7 +89,7 @@ def parse(file: str, work: Work) -> dict[str, Any]:
         defaults = Defaults.of(work.folder)
         reading: dict[str, Any] = {"dags": [_row(dag, file, work, defaults) for dag in dags.values()]}
         if work.details:
-            reading["tasks"] = {dag.dag_id: task_details.details(dag, work.folder) for dag in dags.values()}
+            reading["tasks"] = {dag.dag_id: _details(dag, work.folder) for dag in dags.values()}
         return reading
     except BaseException as error:
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -118,6 +118,14 @@ def _row(dag: DAG, file: str, work: Work, defaults: Defaults) -> dict[str, Any]:
         "data": stored,
         "is_paused_upon_creation": data.is_paused_upon_creation,
     }
+
+
+def _details(dag: DAG, folder: Path) -> dict[str, Any]:
+    """Those of the tasks of a DAG; none if their values raise errors when they are looked at, which is no fault of the DAG file."""
+    try:
+        return task_details.details(dag, folder)
+    except Exception:
+        return {}
 
 
 def _confine(config: Scheduler, processes: int | None, *, result_fd: int, output_fd: int) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from paceline.authoring.abstract_operator import AbstractOperator
 from paceline.authoring.dag import DAG
 from paceline.authoring.operator import MappedOperator
+from scheduler.serialized.difference import APPLIED
 
 #: Attributes that say where a task stands, and not what it does.
 PLACE = frozenset({
@@ -29,7 +30,7 @@ PLAIN = (str, bytes, bool, int, float, complex, type(None), date, time, timedelt
 
 
 def details(dag: DAG, folder: Path) -> dict[str, dict[str, Any]]:
-    """By task ID: its `arguments` as texts, and the digest of its `code`."""
+    """By task ID: its `arguments` as texts, without those that its DAG is stored with, and the digest of its `code`."""
     code = _Code(folder)
     return {task_id: _of_task(task, code) for task_id, task in dag.task_dict.items()}
 
@@ -40,8 +41,9 @@ def _of_task(task: AbstractOperator, code: "_Code") -> dict[str, Any]:
     own = {name: value for name, value in values.items() if name not in PLACE and not name.startswith("_")}
     callbacks = {name: getattr(task, name, None) for name in ("event_callbacks", "execute_hooks")}
     pieces = [code.of(kind), *(code.of(value) for _, value in sorted({**own, **callbacks}.items()))]
+    shown = ((name, code.text(value)) for name, value in sorted(own.items()) if value is not None and name not in APPLIED)
     return {
-        "arguments": {name: text for name, value in sorted(own.items()) if (text := code.text(value)) is not None},
+        "arguments": {name: text for name, text in shown if text is not None},
         "code": hashlib.sha256(json.dumps(pieces).encode()).hexdigest(),
     }
 

@@ -11,20 +11,21 @@ from scheduler.serialized.tasks import SerializedTask, complete
 #: Fields that follow from others, or that have another form here.
 OF_DAG = frozenset({"dag_id", "tasks", "groups", "asset_names", "param_order", "bundle_version", "defaulted_variables", "owners"})
 OF_TASK = frozenset({"task_id", "upstream", "priority_weight", "setups", "scope", "notify", "group"})
-#: Arguments of the author that a field of the serialized task has with all defaults applied.
-APPLIED = frozenset({
-    "retry_delay", "max_retry_delay", "execution_timeout", "sla", "email_on_failure", "email_on_retry", "params", "inlets",
-    "priority_weight", "weight_rule",
-}) | OF_TASK  # fmt: skip
+#: Arguments of the author that fields of the serialized task have with all defaults applied.
+APPLIED = OF_TASK.union(
+    ("retry_delay", "max_retry_delay", "execution_timeout", "sla", "email_on_failure", "email_on_retry", "params", "inlets"),
+    ("priority_weight", "weight_rule"),
+    SerializedTask.__dataclass_fields__,
+)
 
 #: A name with its values before and now.
 Change = dict[str, Any]
-#: The details of tasks by ID: {"arguments": {name: text}, "code": digest}.
+#: The details of tasks by ID: {"arguments": {name: text}, "code": digest}, without arguments that are None.
 Details = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class DagDifference:
     """What differs between two versions of a DAG. False if nothing does."""
 
     fields: list[Change] = field(default_factory=list)
@@ -41,13 +42,13 @@ class Difference:
         return any(vars(self).values())
 
 
-def difference(before: SerializedDag, now: SerializedDag, details_before: Details, details_now: Details) -> Difference:
+def difference(before: SerializedDag, now: SerializedDag, details_before: Details, details_now: Details) -> DagDifference:
     """Compare two versions of a DAG. Without the details of a task, only what is serialized is compared."""
     old, new = ({task.task_id: task for task in dag.tasks} for dag in (before, now))
     edges_before, edges_now = ({(above, task.task_id) for task in dag.tasks for above in task.upstream} for dag in (before, now))
     both = [task_id for task_id in new if task_id in old]
     details = {task_id: (details_before.get(task_id), details_now.get(task_id)) for task_id in both}
-    return Difference(
+    return DagDifference(
         fields=_changes(_of_dag(before), _of_dag(now)),
         added_tasks=[task_id for task_id in new if task_id not in old],
         removed_tasks=[task_id for task_id in old if task_id not in new],
@@ -73,8 +74,9 @@ def _task_changes(
         {name: value for name, value in complete(task.as_stored()).items() if name not in OF_TASK} for task in (before, now)
     )
     if details_before and details_now:
+        names = dict.fromkeys([*details_before["arguments"], *details_now["arguments"]])
         old, new = (
-            {name: value for name, value in each["arguments"].items() if name not in APPLIED} | stored
+            {name: each["arguments"].get(name, "None") for name in names} | stored
             for each, stored in ((details_before, old), (details_now, new))
         )
     return _changes(old, new)

@@ -21,6 +21,8 @@ from scheduler.api.models import bundles as models
 from scheduler.api.params import Page
 from scheduler.dagfiles.bundle_cache import StoredContents
 from scheduler.dagfiles.bundle_files import read_archive, write_archive
+from scheduler.dagfiles.plan_changes import DAYS
+from scheduler.dagfiles.stored_plan import StoredPlan, stored_plan
 from scheduler.store.read import bundles as reads
 from scheduler.store.read import plan as read_plan
 from scheduler.store.read.listing import Row
@@ -36,7 +38,9 @@ LONGEST_TEXT = 1 << 20
 SMALL_UPLOAD = 1 << 20
 ARCHIVE = {"type": "string", "format": "binary"}
 FACTS = TypeAdapter(read_plan.PlanFacts)
+STORED_PLAN = TypeAdapter(StoredPlan)
 Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
+Other = Annotated[int | None, Query(ge=1, le=2**31 - 1)]
 Text = Annotated[str, Query(max_length=actions.LONGEST)]
 #: Archives are read and written one after the other, since each may take all bytes that a bundle may have.
 _one_at_a_time: RunVar[anyio.CapacityLimiter] = RunVar("reading of archives")
@@ -107,6 +111,19 @@ def get_plan_facts(api: Api, bundle_name: str, body: models.PlanNames) -> Respon
     return Response(FACTS.dump_json(facts), media_type="application/json")
 
 
+@router.get("/{bundle_name}/plan", VIEWER_OF_BUNDLE, response_model=StoredPlan)
+async def get_bundle_plan(
+    api: Api, bundle_name: str, version_number: Other = None, since: Other = None, days: Annotated[int, Query(ge=1, le=366)] = DAYS
+) -> Response:
+    """Show what changes if a version of a bundle becomes the live one: by default, the newest one that is not live.
+
+    It is compared with the live version, or with the version `since`. Nothing is parsed or stored. 409 if no scheduler has parsed
+    the version.
+    """
+    made = await _alone(lambda: api.read(stored_plan, api.settings, bundle_name, version_number, since=since, days=days))
+    return Response(STORED_PLAN.dump_json(made), media_type="application/json")
+
+
 @router.get("/{bundle_name}/versions/{version_number}", VIEWER_OF_BUNDLE, response_model=models.BundleVersion)
 def get_bundle_version(api: Api, bundle_name: str, version_number: Number) -> Row:
     """Show a version of a bundle."""
@@ -114,9 +131,7 @@ def get_bundle_version(api: Api, bundle_name: str, version_number: Number) -> Ro
 
 
 @router.get("/{bundle_name}/versions/{version_number}/changes", VIEWER_OF_BUNDLE, response_model=models.BundleChanges)
-def get_bundle_changes(
-    api: Api, bundle_name: str, version_number: Number, since: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None
-) -> Mapping[str, Any]:
+def get_bundle_changes(api: Api, bundle_name: str, version_number: Number, since: Other = None) -> Mapping[str, Any]:
     """List the files and DAGs that were added, changed and removed since another version. Without `since`, all are added."""
     version = api.read(reads.version, bundle_name, version_number)
     old = None if since is None else api.read(reads.version, bundle_name, since)["id"]

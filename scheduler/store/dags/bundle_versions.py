@@ -100,7 +100,7 @@ def record(connection: Connection, version_id: int, files: Sequence[ParsedBundle
         return Live(is_live=False)
     problems = [(file.path, file.problem) for file in files if file.problem is not None] or _twice(files)
     if problems:
-        return refuse(connection, version_id, problems)
+        return refuse(connection, version_id, problems, files)
     entries = bundles.tree(EngineReader(connection), version_id)
     own = {file.path for file in files if file.dags}
     dags = [current.with_code(dag, entries, others=own - {file.path, *file.modules}) for file in files for dag in file.dags]
@@ -108,7 +108,7 @@ def record(connection: Connection, version_id: int, files: Sequence[ParsedBundle
     try:
         found = current.version_ids(connection, {dag.dag_id: dag for dag in dags}, f"bundle {row.bundle}")
     except TakenError as taken:
-        return refuse(connection, version_id, [("", Problem.make(str(taken)))])
+        return refuse(connection, version_id, [("", Problem.make(str(taken)))], files)
     connection.exec_driver_sql(
         "update bundle_version set state = 'ready', problems = null, dags = %s::jsonb where id = %s",
         (json.dumps({dag.dag_id: {"version": found[dag.dag_id], "paused": dag.is_paused} for dag in dags}), version_id),
@@ -167,12 +167,24 @@ def parse_again(connection: Connection, dag_id: str) -> None:
     )
 
 
-def refuse(connection: Connection, version_id: int, problems: Sequence[tuple[str, Problem]]) -> Live:
-    """Store why a version cannot go live, by file. The live version stays."""
+def refuse(
+    connection: Connection,
+    version_id: int,
+    problems: Sequence[tuple[str, Problem]],
+    files: Sequence[ParsedBundleFile] | None = None,
+) -> Live:
+    """Store why a version cannot go live, by file, and the DAGs of its other `files`, for its plan. The live version stays."""
     stored: list[dict[str, Any]] = [{"file": file} | problem.model_dump() for file, problem in problems]
+    dags = [
+        f'{json.dumps(dag.dag_id)}: {{"data": {dag.data}, "tasks": {dag.tasks or "{}"}}}' for one in files or () for dag in one.dags
+    ]
     connection.exec_driver_sql(
-        "update bundle_version set state = 'refused', problems = %s::jsonb, claimed_by = null, claimed_until = null where id = %s",
-        (json.dumps(stored), version_id),
+        """
+        update bundle_version
+           set state = 'refused', problems = %s::jsonb, dags = coalesce(%s::jsonb, dags), claimed_by = null, claimed_until = null
+         where id = %s
+        """,
+        (json.dumps(stored), None if files is None else f"{{{', '.join(dags)}}}", version_id),
     )
     return Live(is_live=False, problems=tuple(problems))
 

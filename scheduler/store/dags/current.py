@@ -15,12 +15,16 @@ from scheduler.store.dags import bundles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedDag:
-    """One DAG of a file as canonical JSON with its hash. A new DAG starts paused if `is_paused`."""
+    """One DAG of a file as canonical JSON with its hash. A new DAG starts paused if `is_paused`.
+
+    `tasks` are the details of its tasks as JSON, see task_details.
+    """
 
     dag_id: str
     content_hash: str
     data: str
     is_paused: bool = False
+    tasks: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +44,12 @@ def add_versions(connection: Connection, dags: Sequence[ParsedDag], bundle_versi
     """Store the content that a DAG has never had, each as a new version of it. Returns the IDs of these DAGs."""
     rows = connection.exec_driver_sql(
         """
-        insert into dag_version (dag_id, number, content_hash, data, bundle_version_id)
+        insert into dag_version (dag_id, number, content_hash, data, tasks, bundle_version_id)
         select p.dag_id,
                1 + coalesce((select max(number) from dag_version v where v.dag_id = p.dag_id), 0), p.content_hash, p.data::jsonb,
-               %(bundle_version)s
-          from unnest(%(ids)s::text[], %(hashes)s::text[], %(data)s::text[]) p (dag_id, content_hash, data)
+               p.tasks::jsonb, %(bundle_version)s
+          from unnest(%(ids)s::text[], %(hashes)s::text[], %(data)s::text[], %(tasks)s::text[])
+               p (dag_id, content_hash, data, tasks)
          where not exists (select from dag_version v where v.dag_id = p.dag_id and v.content_hash = p.content_hash)
          order by p.dag_id
         on conflict do nothing
@@ -54,6 +59,7 @@ def add_versions(connection: Connection, dags: Sequence[ParsedDag], bundle_versi
             "ids": [dag.dag_id for dag in dags],
             "hashes": [dag.content_hash for dag in dags],
             "data": [dag.data for dag in dags],
+            "tasks": [dag.tasks for dag in dags],
             "bundle_version": bundle_version_id,
         },
     )

@@ -236,7 +236,10 @@ def _known(folder: Path) -> tuple[str, ...]:
     follower: dict[str, str] = {}
     for file in (folder / "versions").glob("[0-9]*_*.py"):
         assigned = dict(ASSIGNED.findall(file.read_text(encoding="utf-8")))
-        follower[assigned["down_revision"]] = assigned["revision"]
+        other = follower.setdefault(assigned["down_revision"], assigned["revision"])
+        assert other == assigned["revision"], (
+            f"{other} and {assigned['revision']} follow the same migration: put one behind the other"
+        )
     revisions: list[str] = []
     while (following := follower.get(revisions[-1] if revisions else "")) is not None:
         revisions.append(following)

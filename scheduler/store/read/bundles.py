@@ -27,7 +27,7 @@ VERSIONS = Listing(
         v.id, v.bundle as bundle_name, v.number as version_number, encode(v.digest, 'hex') as digest, v.state,
         b.version_id is not distinct from v.id as is_live, b.wanted_id is not distinct from v.id as is_wanted,
         v.file_count, v.byte_count, v.message, v.origin, v.created_by, v.created_at, v.live_at, v.problems,
-        array(select jsonb_object_keys(v.dags) order by 1) as dag_ids,
+        case when v.state = 'ready' then array(select jsonb_object_keys(v.dags) order by 1) else '{}' end as dag_ids,
         (select count(*) from dag_version d join dag_run r on r.version_id = d.id where d.bundle_version_id = v.id) as run_count
     """,
     tables="bundle_version v join bundle b on b.name = v.bundle",
@@ -49,13 +49,16 @@ FILES = Listing(
 )
 #: Rows of a list that is not read page by page.
 MOST = 1_000_000
+#: Versions of a bundle that a page offers to compare.
+MOST_NUMBERS = 200
 KINDS, PARTS = ("added", "changed", "removed"), ("files", "dags")
 #: The content of a version: its files and its DAGs, each with what identifies it.
 CONTENT = f"""
     select 'files' as what, p.path as name, encode(p.digest, 'hex') || p.is_executable as is_now
       from {FILES.tables} where v.id = %(version)s
     union all
-    select 'dags', e.key, e.value->>'version' from bundle_version v cross join jsonb_each(v.dags) e where v.id = %(version)s
+    select 'dags', e.key, e.value->>'version' from bundle_version v cross join jsonb_each(v.dags) e
+     where v.id = %(version)s and v.state = 'ready'
 """
 CHANGES = f"""
     with o as ({CONTENT.replace("version)", "old)")}), n as ({CONTENT.replace("version)", "new)")})
@@ -79,6 +82,15 @@ def versions(connection: Connection, name: str, limit: int) -> list[Row]:
     """The newest versions of a bundle, newest first. NotFoundError."""
     bundle(connection, name)
     return VERSIONS.page(connection, VERSIONS.filters().equals("bundle_name", name), Page(limit=limit)).rows
+
+
+def numbers(connection: Connection, name: str) -> list[Row]:
+    """The newest versions of a bundle, newest first: their numbers, states and messages."""
+    rows = connection.exec_driver_sql(
+        "select number as version_number, state, message from bundle_version where bundle = %s order by number desc limit %s",
+        (name, MOST_NUMBERS),
+    )
+    return [dict(row) for row in rows.mappings()]
 
 
 def files(connection: Connection, name: str, number: int) -> list[Row]:

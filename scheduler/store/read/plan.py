@@ -1,7 +1,7 @@
 """What `paceline plan` compares a folder with: the live DAGs of a bundle, their next and open runs, and what tasks need."""
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Self
@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from paceline.authoring.timetables.base import RunTimes
 from paceline.states import RUN_UNFINISHED
 from scheduler.serialized.dag import SerializedDag
+from scheduler.serialized.difference import Details
 from scheduler.settings import Settings
 from scheduler.store.dags import schedules
 from scheduler.store.db import clock
@@ -142,10 +143,12 @@ class PlanFacts:
     missing: Needs
 
 
-def facts(connection: Connection, settings: Settings, name: str, names: Names) -> PlanFacts:
-    """What a plan for a bundle compares a folder with that has these names."""
+def facts(
+    connection: Connection, settings: Settings, name: str, names: Names, *, since: Mapping[str, SerializedDag] | None = None
+) -> PlanFacts:
+    """What a plan for a bundle compares a folder with that has these names: the live DAGs, or those of `since` as if they were."""
     now = clock.now(connection)
-    live = dags(connection, name, now)
+    live = dags(connection, name, now) if since is None else _as_if_live(connection, since, now)
     own = Assets.of((each.dag for each in live.values()), Assets(set(), set()))
     uris = {*names.assets, *own.updated, *own.consumed}
     others = other_assets(connection, name)
@@ -213,6 +216,29 @@ def dags(connection: Connection, name: str, now: datetime) -> dict[str, LiveDag]
         open_runs = open_.get(row.dag_id, {})
         live[row.dag_id] = LiveDag(dag=dag, is_paused=row.is_paused, next=newest if skips_ahead else planned, open_runs=open_runs)
     return live
+
+
+def _as_if_live(connection: Connection, dags: Mapping[str, SerializedDag], now: datetime) -> dict[str, LiveDag]:
+    before = known(connection, dags)
+    return {
+        dag_id: LiveDag(
+            dag=dag, is_paused=dag_id in before and before[dag_id].is_paused, next=first_run(dag, before.get(dag_id), now)
+        )
+        for dag_id, dag in dags.items()
+    }
+
+
+def stored(connection: Connection, version_id: int) -> tuple[dict[str, SerializedDag], dict[str, Details]]:
+    """The DAGs of a version of a bundle and the details of their tasks; of a refused one, those of the files without an error."""
+    rows = connection.exec_driver_sql(
+        """
+        select e.key as dag_id, coalesce(d.data, e.value->'data') as data, coalesce(d.tasks, e.value->'tasks', '{}') as tasks
+          from bundle_version v cross join jsonb_each(v.dags) e left join dag_version d on d.id = (e.value->>'version')::bigint
+         where v.id = %s order by 1
+        """,
+        (version_id,),
+    ).all()
+    return {row.dag_id: SerializedDag.from_json(row.data) for row in rows}, {row.dag_id: row.tasks for row in rows}
 
 
 def known(connection: Connection, dag_ids: Collection[str]) -> dict[str, KnownDag]:

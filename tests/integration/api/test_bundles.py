@@ -190,6 +190,32 @@ def test_dags_versions_and_runs_name_their_bundle(web: Web, http: httpx.Client, 
     assert [row["run_count"] for row in get("/bundles/sales/versions")["bundle_versions"]] == [1, 0]
 
 
+def test_a_stored_version_has_a_plan(web: Web, http: httpx.Client) -> None:
+    plan = lambda **query: http.get(f"{PREFIX}/bundles/sales/plan", params=query)  # noqa: E731
+    deploy(http, {"a.py": GOOD, "b.py": GOOD}, message="First")
+    assert (plan().status_code, "No scheduler has parsed version 1" in plan().json()["detail"]) == (409, True)
+    parse_next(web.engine)
+    deploy(http, {"a.py": GOOD, "c.py": BROKEN})
+    parse_next(web.engine)
+
+    first, newest = plan(version_number=1).json(), plan().json()
+
+    assert [(dag["dag_id"], dag["change"]) for dag in first["dags"]] == [("a", "added"), ("b", "added")]
+    assert (first["live_version"], first["version_number"], first["since"], first["problems"]) == (1, 1, None, [])
+    assert (newest["version_number"], newest["since"], newest["dags"]) == (2, 1, [])
+    assert newest["problems"] == [{"file": "c.py", "line": 2, "message": "NameError: broken"}]
+    assert newest["files"] == {"added": ["c.py"], "changed": [], "removed": ["b.py"]}
+    assert [(each["version_number"], each["state"], each["message"]) for each in newest["versions"]] == [
+        (2, "refused", ""), (1, "ready", "First"),
+    ]  # fmt: skip
+    assert http.get(f"{PREFIX}/bundles/sales/versions/2").json()["dag_ids"] == []
+    back = plan(version_number=1, since=2).json()
+    assert [(dag["dag_id"], dag["change"]) for dag in back["dags"]] == [("b", "added")]
+    assert [plan(version_number=9).status_code, http.get(f"{PREFIX}/bundles/none/plan").status_code] == [404, 404]
+    with web.http(web.account("other", tags={"bundle:other": "operator"})) as other:
+        assert other.get(f"{PREFIX}/bundles/sales/plan").status_code == 403
+
+
 def test_to_deploy_needs_the_role_on_the_bundle(web: Web) -> None:
     statuses = {}
     for name, rights in {

@@ -11,7 +11,7 @@ import pytest
 from support.clock import Clock
 from support.scenario import Scenario, dag
 
-from scheduler.dagfiles import plan as planning
+from scheduler.dagfiles import plan_changes as planning
 from scheduler.dagfiles.bundle_cache import BundleCache, StoredContents
 from scheduler.dagfiles.bundle_files import read_folder
 from scheduler.dagfiles.bundles import BundleManager
@@ -71,11 +71,16 @@ class Deploys:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
-    def deploy(self) -> None:
+    def deploy(self, *, is_live: bool = True) -> None:
         files = read_folder(self.folder, self.scenario.settings.bundles)
         transact(self.engine, bundles.publish, "default", files, by="ann")
         live = self.manager.run_once()
-        assert live is not None and live.is_live, live
+        assert live is not None and live.is_live is is_live, live
+
+    def stored(self, version: str, code: int = 0) -> Any:
+        done = self.cli("plan", "--version", version, "--json")
+        assert done.exit_code == code, done.output
+        return json.loads(done.stdout)
 
     def plan(self, *options: str, code: int = 0) -> Any:
         done = self.cli("plan", str(self.folder), "--json", *options)
@@ -250,6 +255,54 @@ def test_what_would_be_refused_exits_with_one(deploys: Deploys) -> None:
 def test_a_folder_without_a_dag_file_would_be_refused(deploys: Deploys) -> None:
     assert deploys.plan(code=1)["problems"][0]["message"].startswith("The bundle has no DAG file")
     assert "! The bundle has no DAG file" in deploys.cli("plan", str(deploys.folder)).stdout
+
+
+def test_a_stored_version_has_the_plan_of_its_folder(deploys: Deploys) -> None:
+    """The plan of a rollback, and of a refused version, is that of the same files in a folder, which are parsed again."""
+    deploys.write("sales.py", sales())
+    deploys.write("other.py", "from paceline import DAG\nwith DAG('other', schedule='@daily'):\n    pass\n")
+    deploys.deploy()
+    (deploys.folder / "other.py").unlink()
+    deploys.write("sales.py", sales(schedule="0 6,18 * * *", command="echo all", extra=" + 1", more=", tags=['gold']"))
+    deploys.write("lib/sums.py", SUMS.replace("sum(values)", "sum(values) + 0"))
+    deploys.write("new.py", "from paceline import DAG\nwith DAG('new', schedule='@hourly'):\n    pass\n")
+    deploys.deploy()
+    assert deploys.cli("dags", "trigger", "sales").exit_code == 0
+    deploys.write("broken.py", "from paceline import DAG\n\n1 / 0\n")
+    broken = deploys.plan(code=1)
+    deploys.deploy(is_live=False)
+    deploys.write("sales.py", sales())
+    deploys.write("other.py", "from paceline import DAG\nwith DAG('other', schedule='@daily'):\n    pass\n")
+    deploys.write("lib/sums.py", SUMS)
+    (deploys.folder / "new.py").unlink()
+    (deploys.folder / "broken.py").unlink()
+    back = deploys.plan()
+
+    stored = deploys.stored("1")
+
+    assert {name: stored[name] for name in back} == back
+    assert [one["change"] for one in back["dags"]] == ["removed", "added", "changed"]
+    assert (stored["version_number"], stored["since"], [one["version_number"] for one in stored["versions"]]) == (1, 2, [3, 2, 1])
+    refused = deploys.stored("3", code=1)
+    assert {name: refused[name] for name in broken} == broken
+    done = deploys.cli("plan", "--version", "1")
+    assert done.stdout.startswith("Plan for version 1 of bundle default against its live version 2: ")
+
+
+def test_the_live_version_is_compared_with_the_one_before_it(deploys: Deploys) -> None:
+    deploys.write("sales.py", sales())
+    deploys.deploy()
+    first = deploys.stored("1")
+    deploys.write("sales.py", sales(extra=" + 1"))
+    deploys.deploy()
+
+    found = deploys.stored("2")
+
+    assert (first["since"], first["dags"][0]["change"]) == (None, "added")
+    assert (found["since"], found["live_version"]) == (1, 2)
+    assert [(one["change"], one["difference"]["code"]) for one in found["dags"]] == [("changed", ["load"])]
+    assert "What version 2 of bundle default changed since version 1" in deploys.cli("plan", "--version", "2").stdout
+    assert deploys.cli("plan").exit_code == deploys.cli("plan", ".", "--version", "1").exit_code == 2
 
 
 def test_missing_pools_queues_and_connections_are_named(deploys: Deploys) -> None:

@@ -3,34 +3,28 @@ import { api, ok } from '../api/client'
 import type { BundleVersion } from '../api/types'
 import { bytes, count } from '../format'
 import { useLive } from '../live/resource'
-import { Button, Copy, Empty, Note, Skeleton, Time } from '../parts/basic'
+import { Copy, Empty, Note, Skeleton, Time } from '../parts/basic'
 import { CountLink } from '../parts/CountLink'
 import { Head } from '../parts/Head'
 import { List, type Column } from '../parts/List'
-import { attempt, confirm, toast } from '../parts/overlay'
 import { ViewOnly } from '../parts/ViewOnly'
 import { href, query, setQuery, to } from '../shell/router'
-import { account, may } from '../shell/session'
 import { t } from '../strings'
 import { Difference } from './dag/Difference'
+import { mayDeploy, RollBack } from './rollBack'
 
 const s = t.bundles
 const SIZE = 50
+/** Its files go live one by one as they are saved, so there is no plan and no way back. */
+const DAGS_FOLDER = 'dags-folder'
 
 export default function Bundle({ params }: { params: Record<string, string> }) {
   const name = params['bundle']!
   const offset = Number(query.value.get('offset') ?? 0) || 0
   const path = { bundle_name: name }
-  // The code of a bundle reads every secret, so the role operator is not enough: see docs/adr/0057.
-  const mayDeploy = may('admin', [`bundle:${name}`]) || account.value?.tags[`bundle:${name}`] === 'operator'
   const live = useLive(`bundle ${name} ${offset}`, () => ok(api.GET('/api/v2/bundles/{bundle_name}/versions', { params: { path, query: { limit: SIZE, offset } } })), { every: 3_000, keep: true })
   const page = live.data.value
   const shown = Number(query.value.get('version')) || page?.bundle_versions[0]?.version_number || null
-  const back = async (one: BundleVersion) => {
-    if (!(await confirm(s.backTitle(one.version_number), s.backText(one.run_count), s.back))) return
-    if (await attempt(() => ok(api.POST('/api/v2/bundles/{bundle_name}/rollback', { params: { path }, body: { version_number: one.version_number } })))) toast(s.backDone(one.version_number))
-    await live.refresh()
-  }
   const columns: Column<BundleVersion>[] = [
     { key: 'version', head: s.versionHead, class: 'wide', cell: (one) => <><button type="button" class="as-link" aria-pressed={one.version_number === shown} onClick={() => setQuery({ version: String(one.version_number), since: null, file: null })}>{s.version(one.version_number)}</button> <StateOf version={one} /><span class="small soft clip" style={{ display: 'block' }}>{one.message}</span></> },
     { key: 'at', head: s.deployed, class: 'named', cell: (one) => <Time at={one.created_at} /> },
@@ -39,12 +33,12 @@ export default function Bundle({ params }: { params: Record<string, string> }) {
     { key: 'files', head: s.files, right: true, class: 'named hide-m', cell: (one) => `${count(one.file_count)} · ${bytes(one.byte_count)}` },
     { key: 'dags', head: s.dags, right: true, class: 'named', cell: (one) => <span class="num" title={one.dag_ids.join('\n')}>{one.is_live ? <CountLink value={one.dag_ids.length} link={href(`/dags?bundle=${encodeURIComponent(name)}`)} label={s.dagsOf(one.dag_ids.length, name)} /> : count(one.dag_ids.length)}</span> },
     { key: 'runs', head: s.runs, right: true, class: 'named', cell: (one) => <CountLink value={one.run_count} link={href(`/runs?${new URLSearchParams({ bundle: name, code: String(one.version_number) })}`)} label={s.runsOf(one.run_count, one.version_number)} /> },
-    { key: 'act', head: '', right: true, cell: (one) => mayDeploy && !one.is_wanted && name !== 'dags-folder' && <Button kind="plain" icon="clear" label={s.backTitle(one.version_number)} onClick={() => void back(one)} /> },
+    { key: 'act', head: '', right: true, cell: (one) => !one.is_wanted && name !== DAGS_FOLDER && <RollBack bundle={name} version={one.version_number} onDone={live.refresh} plain /> },
   ]
   const version = page?.bundle_versions.find((one) => one.version_number === shown)
   return (
     <>
-      <Head title={name} crumbs={[{ text: s.title, href: href('/bundles') }]}>{!mayDeploy && <ViewOnly text={t.rights.lookBundle(name)} />}</Head>
+      <Head title={name} crumbs={[{ text: s.title, href: href('/bundles') }]}>{!mayDeploy(name) && <ViewOnly text={t.rights.lookBundle(name)} />}</Head>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
       <List label={s.versions} columns={columns} rows={page?.bundle_versions} failed={live.error.value !== null} rowKey={(one) => String(one.version_number)} total={page?.total_entries} size={SIZE} empty={<Empty title={s.none} />} />
       {version && <Changes bundle={name} version={version} all={page!.bundle_versions} />}
@@ -72,6 +66,7 @@ function Changes({ bundle, version, all }: { bundle: string; version: BundleVers
       <header>
         <h2>{s.changesOf(number)}</h2>
         <span class="grow" />
+        {bundle !== DAGS_FOLDER && version.state !== 'new' && <a class="button" href={href(`/bundles/${encodeURIComponent(bundle)}/plan?version=${number}`)}>{t.plan.plan}</a>}
         <label class="row small">{s.since}
           <select class="select" value={since ?? ''} onChange={(event) => setQuery({ since: event.currentTarget.value, file: null })}>
             {older.map((one) => <option key={one.version_number} value={one.version_number}>{s.version(one.version_number)}</option>)}

@@ -28,6 +28,7 @@ export const ROUTES: readonly (readonly [string, Loader])[] = [
   ['/pools', () => import('../pages/Pools')],
   ['/bundles', () => import('../pages/Bundles')],
   ['/bundles/:bundle', () => import('../pages/Bundle')],
+  ['/bundles/:bundle/plan', () => import('../pages/BundlePlan')],
   ['/imports', () => import('../pages/Imports')],
   ['/variables', () => import('../pages/Variables')],
   ['/connections', () => import('../pages/Connections')],

@@ -246,6 +246,64 @@ def test_processes_that_a_task_starts_execute_its_version(bench: Bench) -> None:
     assert [json.loads(value) for (value,) in values] == [[3, 6], [7, 14]]
 
 
+#: Modules with names of the standard library and of site-packages, a namespace package, data, and names that Python or pytest
+#: treat specially. The task, and the processes that it starts, say which version of each they find.
+MANY = """
+import colorsys, concurrent.futures, conftest, importlib.resources, json, multiprocessing, pathlib, sitecustomize, sys
+from paceline import DAG, task
+import space.other
+from space.inner import deep
+
+with DAG("d", schedule=None):
+    @task
+    def first():
+        import helper, late
+        assert not hasattr(colorsys, "VERSION") and not hasattr(json, "VERSION"), "the standard library comes first"
+        found = [each.VERSION for each in (conftest, sitecustomize, deep, space.other, helper, late)]
+        found.append(int((pathlib.Path(__file__).parent / "res/v.txt").read_text()))
+        found += [int(importlib.resources.files(name).joinpath("v.txt").read_text()) for name in ("res", "space")]
+        for kind in ("spawn", "forkserver"):
+            context = multiprocessing.get_context(kind)
+            with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
+                found += pool.submit(helper.told).result()
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            return found + pool.submit(helper.told).result()
+
+    @task.external_python(python=sys.executable)
+    def external():
+        return "external"
+
+    first() >> external()
+"""
+HELPER = """
+from late import VERSION
+
+def told():
+    import late, space.other
+    return [VERSION, late.VERSION, space.other.VERSION]
+"""
+
+
+def test_names_that_others_have_and_processes_of_a_task_keep_to_a_version(bench: Bench) -> None:
+    bench.worker()
+    runs = []
+    names = ("colorsys", "json", "conftest", "sitecustomize", "late", "space/inner/__init__", "space/inner/deep", "space/other",
+             "res/__init__")  # fmt: skip
+    for version in (1, 2):
+        constants = dict.fromkeys((f"{name}.py" for name in names), f"VERSION = {version}")
+        data = dict.fromkeys(("res/v.txt", "space/v.txt"), str(version))
+        deploy(bench.scenario, {"flow.py": MANY, "helper.py": HELPER} | constants | data)
+        runs.append(bench.scenario.trigger("d", run_id=f"r{version}"))
+
+    for run in (*runs, bench.scenario.trigger("d", run_id="r3")):
+        bench.wait(run)
+
+    assert bench.scenario.rows("select task_id, reason from task_instance where state <> 'success'") == []
+    values = bench.scenario.rows("select r.run_id, x.value::text from xcom x join task_instance t on t.id = x.task_instance_id"
+                                 " join dag_run r on r.id = t.dag_run_id where t.task_id = 'first' order by 1")  # fmt: skip
+    assert [(run_id, set(json.loads(value))) for run_id, value in values] == [("r1", {1}), ("r2", {2}), ("r3", {2})]
+
+
 SPARK = """
 import lib, late
 from paceline import DAG, task
