@@ -237,6 +237,33 @@ def test_to_deploy_needs_the_role_on_the_bundle(web: Web) -> None:
     }  # fmt: skip
 
 
+def test_the_operator_of_one_bundle_has_no_way_into_another(web: Web, http: httpx.Client) -> None:
+    deploy(http, {"a.py": GOOD})
+    parse_next(web.engine)
+    sales = f"{PREFIX}/bundles/sales"
+    names = {"dags": [], "pools": [], "queues": [], "connections": [], "assets": []}
+    for number, tags in enumerate(("bundle:other", "sales", "bundle:", "bundle:*", "bundle:Sales", "bundle:sales ")):
+        with web.http(web.account(f"eve{number}", tags={tags: "operator"})) as eve:
+            answers = [
+                deploy(eve, {"a.py": GOOD + b"2"}), eve.post(f"{sales}/rollback", json={}), eve.post(f"{sales}/plan", json=names),
+                *(eve.get(f"{sales}{path}") for path in ("", "/plan", "/versions", "/versions/1", "/versions/1/archive",
+                                                         "/versions/1/files", "/versions/1/files/a.py", "/versions/1/changes")),
+                *(deploy(eve, {"a.py": GOOD}, bundle=name) for name in ("other%2F..%2Fsales", "sales%00", "%20sales", "o;sales")),
+            ]  # fmt: skip
+            assert {answer.status_code for answer in answers} <= {400, 403, 404}, tags
+    with web.http(web.account("mallory", tags={"bundle:other": "operator"})) as mallory:
+        assert deploy(mallory, {"a.py": GOOD}, bundle="other").status_code == 200
+        taken = parse_next(web.engine)
+        assert mallory.post(f"{PREFIX}/bundles/other/rollback", json={"version_number": 1}).status_code == 200
+        parse_next(web.engine)
+
+    assert taken is not None and not taken.is_live
+    assert "DAG 'a' is in a.py of bundle sales and in a.py of bundle other; a.py of bundle sales" in taken.problems[0][1].message
+    with web.engine.connect() as connection:
+        rows = connection.exec_driver_sql("select d.bundle, v.number from dag d join bundle_version v on v.bundle = d.bundle").all()
+        assert [tuple(row) for row in rows] == [("sales", 1)]
+
+
 def test_the_audit_log_has_who_from_where_and_what_changed(web: Web, http: httpx.Client) -> None:
     deploy(http, {"a.py": GOOD, "b.py": GOOD}, message="First", origin="https://example.org/etl@1")
     parse_next(web.engine)
