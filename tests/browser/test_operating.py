@@ -98,9 +98,9 @@ def test_the_audit_log_folds_equal_changes_into_one_sentence(page: Page, browser
     page.goto("/audit?owner=ada")
     today = page.evaluate("new Date().toISOString().slice(0, 10)")
     page.get_by_label("From").fill("2020-01-01")
-    page.get_by_label("until").fill("2020-01-02")
+    page.get_by_label("To", exact=True).fill("2020-01-02")
     expect(page.get_by_text("No entry matches these filters")).to_be_visible()
-    page.get_by_label("until").fill(today)
+    page.get_by_label("To", exact=True).fill(today)
     expect(rows.first).to_contain_text("paused 3 DAGs")
 
 

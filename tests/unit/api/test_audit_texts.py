@@ -11,7 +11,11 @@ from scheduler.api.routes import ROUTERS, unsupported
 
 ROOT = Path(__file__).parents[3]
 #: The page tells by the body of such a request what it changed.
-BY_BODY = {"patch_dag": {"pause", "unpause"}, "patch_dag_run": {"mark_success", "mark_failed", "mark_queued"}}
+BY_BODY = {
+    "patch_dag": {"pause", "unpause"},
+    "patch_dag_run": {"mark_success", "mark_failed", "mark_queued", "note_run"},
+    "patch_task_instance": {"note_task"},
+}
 
 
 def test_each_change_has_a_sentence_on_the_page_of_the_audit_log() -> None:

@@ -3,7 +3,7 @@ import { useState } from 'preact/hooks'
 import { api, ok } from '../api/client'
 import type { components } from '../api/schema'
 import { count, relative, runName, shortMoment } from '../format'
-import { useLive } from '../live/resource'
+import { begin as beginLoad, useLive } from '../live/resource'
 import { Note, Skeleton, Time, Took } from '../parts/basic'
 import { Head } from '../parts/Head'
 import { Icon } from '../parts/icons'
@@ -24,8 +24,11 @@ const FEW_RUNS = 25
 const isQuiet = (data: Data) => data.hours.reduce((sum, hour) => sum + hour.success + hour.failed, data.running.length) < FEW_RUNS
 const run = (one: { dag_id: string; dag_run_id: string }) => href(to('dags', one.dag_id, 'runs', one.dag_run_id))
 
+const load = () => ok(api.GET('/api/v2/home')) as Promise<Data>
+export const begin = () => beginLoad('home', load)
+
 export default function Home() {
-  const live = useLive<Data>('home', () => ok(api.GET('/api/v2/home')) as Promise<Data>, { on: ['runs'], every: 15_000 })
+  const live = useLive<Data>('home', load, { on: ['runs'], every: 15_000 })
   const data = live.data.value
   const [toured, tour] = useState(() => localStorage.getItem(TOUR) !== null)
   const range = chosenRange()

@@ -38,7 +38,7 @@ export default function RequiredActions() {
   const give = async (asked: readonly Asked[], option: string) => {
     const subjects = asked.slice(0, MOST_BUTTONS).map((one) => one.subject).join(' ')
     const more = asked.length > MOST_BUTTONS ? ` ${t.task.andMore(asked.length - MOST_BUTTONS)}` : ''
-    if (!(await confirm(a.sure, `${subjects}${more} ${a.sureText(option)}`, a.send))) return
+    if (!(await confirm(a.sure, `${subjects}${more} ${a.sureText(option)}`, a.send, 'first'))) return
     const errors: string[] = []
     for (const one of asked) await answer(one, [option], {}).catch((error: unknown) => errors.push(message(error)))
     if (asked.length > errors.length) toast(asked.length === 1 ? a.sent : a.sentMany(asked.length - errors.length))

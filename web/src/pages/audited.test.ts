@@ -29,3 +29,11 @@ it('equal changes that follow each other are one sentence', () => {
   expect(subjects(found[0]!)).toBe('c, b')
   expect(subjects({ ...found[0]!, others: ['x', 'y', 'z'].map((name, at) => entry(at, 'ada', 'patch_dag', name)) })).toBe('c, x, y and 1 more')
 })
+
+it('a note is not called a mark', () => {
+  const said = (event: string, body: object) => sentence({ ...entry(1, 'ada', event, 'a', 200, body), others: [] })
+  expect(said('patch_dag_run', { note: 'slow disk' })).toBe('wrote the note of a run')
+  expect(said('patch_dag_run', { state: 'failed', note: 'slow disk' })).toBe('marked a run as failed')
+  expect(said('patch_task_instance_by_map_index', { note: null, include_past: false })).toBe('wrote the note of a task')
+  expect(said('patch_task_instance', { new_state: 'success' })).toBe('marked a task')
+})

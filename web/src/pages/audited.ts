@@ -61,6 +61,7 @@ export function subjects(entry: Entry, most = 3): string {
 function verb(entry: EventLog): string {
   const body = object(object(parsed(entry.extra))['body'])
   if (entry.event === 'patch_dag' || entry.event === 'patch_dags') return body['is_paused'] === true ? 'pause' : body['is_paused'] === false ? 'unpause' : entry.event
-  if (entry.event === 'update_dag_run_state' || entry.event === 'patch_dag_run') return body['state'] ? `mark_${String(body['state'])}` : entry.event
+  if (entry.event === 'update_dag_run_state' || entry.event === 'patch_dag_run') return body['state'] ? `mark_${String(body['state'])}` : 'note' in body ? 'note_run' : entry.event
+  if (entry.event.startsWith('patch_task_instance') && 'note' in body && !body['new_state']) return 'note_task'
   return entry.event
 }

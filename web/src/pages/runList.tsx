@@ -82,7 +82,7 @@ export function RunList({ dagId }: { dagId: string | null }) {
   const mark = (state: 'success' | 'failed', title: string) =>
     attempt(async () => {
       const chosen = (await pairs()).map(([dag_id, dag_run_id]) => ({ dag_id, dag_run_id, state }))
-      if (!(await confirm(title, t.runsList.markText(chosen.length, state), title))) return
+      if (!(await confirm(title, t.runsList.markText(chosen.length, state), title, state === 'success' ? 'first' : 'bad'))) return
       const errors: string[] = []
       for (let at = 0; at < chosen.length; at += AT_ONCE) {
         const done = await ok(api.PATCH('/api/v2/dags/{dag_id}/dagRuns', { params: { path: { dag_id: '~' } }, body: { actions: [{ action: 'update', entities: chosen.slice(at, at + AT_ONCE), action_on_non_existence: 'skip' }] } }))

@@ -179,17 +179,19 @@ interface Question {
   title: string
   text: string
   act: string
+  kind: 'bad' | 'first'
   done: (yes: boolean) => void
 }
 const question = signal<Question | null>(null)
 
-/** Ask before something that cannot be undone. */
-export function confirm(title: string, text: string, act: string): Promise<boolean> {
+/** Ask before something that cannot be undone; `kind` tells whether it destroys something. */
+export function confirm(title: string, text: string, act: string, kind: Question['kind'] = 'bad'): Promise<boolean> {
   return new Promise((resolve) => {
     question.value = {
       title,
       text,
       act,
+      kind,
       done: (yes) => {
         question.value = null
         resolve(yes)
@@ -209,7 +211,7 @@ export function Questions() {
       footer={
         <>
           <Button onClick={() => asked.done(false)}>{t.cancel}</Button>
-          <Button kind="bad" type="submit">{asked.act}</Button>
+          <Button kind={asked.kind} type="submit">{asked.act}</Button>
         </>
       }
     >

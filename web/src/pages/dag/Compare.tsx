@@ -54,6 +54,12 @@ function Differences({ data, other }: { data: Comparison; other: DagRun }) {
     { key: 'now', head: c.now, right: true, cell: (line) => <span class="num">{duration(line.task.now?.seconds)}</span> },
     { key: 'change', head: c.change, cell: (line) => <Slower line={line} /> },
   ]
+  const values = (
+    <div class="card">
+      <header><h3>{c.params}</h3></header>
+      {data.params.length === 0 ? <p class="pad soft">{c.nothing}</p> : <Values rows={data.params.map((one) => ({ name: one.name, before: text(one.before), now: text(one.now) }))} />}
+    </div>
+  )
   return (
     <>
       <div class="card compare-facts">
@@ -74,10 +80,7 @@ function Differences({ data, other }: { data: Comparison; other: DagRun }) {
         <span class="num">{now === before ? now : <><strong>{now}</strong> {!data.code && <a class="link" href={href(`${to('dags', run.dag_id, 'source')}?version=${now}&compare=${before}`)}>{c.code}</a>}</>}</span>
         <Bundles of={data} other={other} />
       </div>
-      <div class="card">
-        <header><h3>{c.params}</h3></header>
-        {data.params.length === 0 ? <p class="pad soft">{c.nothing}</p> : <Values rows={data.params.map((one) => ({ name: one.name, before: text(one.before), now: text(one.now) }))} />}
-      </div>
+      {data.params.length > 0 && values}
       {data.code && (
         <div class="card">
           <header><h3>{c.source}</h3><span class="end small"><a class="link" href={href(`${to('dags', run.dag_id, 'source')}?version=${now}&compare=${before}`)}>{c.code}</a></span></header>
@@ -88,6 +91,7 @@ function Differences({ data, other }: { data: Comparison; other: DagRun }) {
         <div class="row" style={{ marginBottom: '8px' }}><h3>{c.tasks}</h3><span class="grow" /><Check on={only} onChange={setOnly}>{c.only}</Check></div>
         <List label={c.tasks} columns={columns} rows={shown} rowKey={(line) => line.task.task_id} empty={<Empty title={c.noTasks} />} />
       </section>
+      {data.params.length === 0 && values}
       <div class="card">
         <header><h3>{c.xcoms}</h3>{data.xcoms.length >= MOST_XCOMS && <span class="end small soft">{c.mostXcoms}</span>}</header>
         {data.xcoms.length === 0 ? <p class="pad soft">{c.noXcoms}</p> : <Values rows={data.xcoms.map((one) => ({ name: `${one.task_id}${one.map_index >= 0 ? ` [${one.map_index}]` : ''}${one.key === 'return_value' ? '' : `: ${one.key}`}`, before: one.before, now: one.now }))} />}
