@@ -9,12 +9,13 @@ from scheduler.store.db import rows
 
 #: A task instance in one of these may continue with the same try, or the next try with the Spark application of this one.
 MAY_CONTINUE = States(HOLDS_SLOTS | WAITS_FOR_WORKER | SUSPENDED | DELAYED)
-#: A try is dead if its task instance is gone, or has another try, or has ended. One that waits may continue.
+#: A try is dead if its task instance is gone, or has ended. One that waits may continue, and the next try may take its Spark
+#: application over, also after it has waited for a slot for long.
 DEAD = f"""
 select t.id from table_try t
   left join task_instance i on i.id = t.task_instance_id
  where t.id > %s and t.created_at < clock_timestamp() - %s * interval '1 second'
-   and (i.id is null or i.try_number <> t.try_number
+   and (i.id is null or i.try_number - t.try_number not in (0, 1)
         or coalesce(i.state, '') not in {MAY_CONTINUE.sql})
  order by t.id limit %s
 """

@@ -27,7 +27,7 @@ returning f.location, f.used_at
 #: The start of the oldest try that may still write.
 OLDEST_TRY = f"""
 select min(t.created_at) from table_try t join task_instance i on i.id = t.task_instance_id
- where i.try_number = t.try_number and coalesce(i.state, '') in {MAY_CONTINUE.sql}
+ where i.try_number - t.try_number in (0, 1) and coalesce(i.state, '') in {MAY_CONTINUE.sql}
 """
 #: All metadata files that may be read again: those of versions, and those of tries, dead ones included.
 POINTERS = """
