@@ -54,7 +54,7 @@ def test_a_bundle_shows_its_versions_what_they_changed_and_the_way_back(
 
     broken = page.get_by_role("region", name="Version 3")
     expect(broken).to_contain_text("sales_orders.py")
-    expect(broken).to_contain_text("ModuleNotFoundError")
+    expect(broken).to_contain_text("ZeroDivisionError")
 
     page.get_by_role("button", name="Version 2", exact=True).click()
     changes = page.get_by_role("region", name="Version 2")
@@ -70,6 +70,7 @@ def test_a_bundle_shows_its_versions_what_they_changed_and_the_way_back(
     asked = page.get_by_role("dialog")
     expect(asked.get_by_role("list", name="DAGs").get_by_role("listitem").filter(has_text="more.py")).to_contain_text("removed")
     expect(asked.get_by_role("list", name="DAGs")).to_contain_text("other code: t")
+    assert asked.evaluate("dialog => dialog.closest('table')") is None, "it would be aligned like a cell"
     expect(asked.get_by_role("list", name="Files")).to_contain_text("rates.py")
     asked.get_by_role("button", name="Roll back", exact=True).click()
     first = page.get_by_role("row", name="Version 1")

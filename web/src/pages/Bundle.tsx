@@ -1,9 +1,10 @@
 /** A bundle: its versions with the runs of each, what differs between two, and the way back to one. */
+import { useState } from 'preact/hooks'
 import { api, ok } from '../api/client'
 import type { BundleVersion } from '../api/types'
 import { bytes, count } from '../format'
 import { useLive } from '../live/resource'
-import { Copy, Empty, Note, Skeleton, Time } from '../parts/basic'
+import { Button, Copy, Empty, Note, Skeleton, Time } from '../parts/basic'
 import { CountLink } from '../parts/CountLink'
 import { Head } from '../parts/Head'
 import { List, type Column } from '../parts/List'
@@ -22,6 +23,7 @@ export default function Bundle({ params }: { params: Record<string, string> }) {
   const name = params['bundle']!
   const offset = Number(query.value.get('offset') ?? 0) || 0
   const path = { bundle_name: name }
+  const [back, setBack] = useState<number | null>(null)
   const live = useLive(`bundle ${name} ${offset}`, () => ok(api.GET('/api/v2/bundles/{bundle_name}/versions', { params: { path, query: { limit: SIZE, offset } } })), { every: 3_000, keep: true })
   const page = live.data.value
   const shown = Number(query.value.get('version')) || page?.bundle_versions[0]?.version_number || null
@@ -33,7 +35,7 @@ export default function Bundle({ params }: { params: Record<string, string> }) {
     { key: 'files', head: s.files, right: true, class: 'named hide-m', cell: (one) => `${count(one.file_count)} · ${bytes(one.byte_count)}` },
     { key: 'dags', head: s.dags, right: true, class: 'named', cell: (one) => <span class="num" title={one.dag_ids.join('\n')}>{one.is_live ? <CountLink value={one.dag_ids.length} link={href(`/dags?bundle=${encodeURIComponent(name)}`)} label={s.dagsOf(one.dag_ids.length, name)} /> : count(one.dag_ids.length)}</span> },
     { key: 'runs', head: s.runs, right: true, class: 'named', cell: (one) => <CountLink value={one.run_count} link={href(`/runs?${new URLSearchParams({ bundle: name, code: String(one.version_number) })}`)} label={s.runsOf(one.run_count, one.version_number)} /> },
-    { key: 'act', head: '', right: true, cell: (one) => !one.is_wanted && name !== DAGS_FOLDER && <RollBack bundle={name} version={one.version_number} onDone={live.refresh} plain /> },
+    { key: 'act', head: '', right: true, cell: (one) => mayDeploy(name) && !one.is_wanted && name !== DAGS_FOLDER && <Button kind="plain" icon="clear" label={s.backTitle(one.version_number)} onClick={() => setBack(one.version_number)} /> },
   ]
   const version = page?.bundle_versions.find((one) => one.version_number === shown)
   return (
@@ -41,6 +43,7 @@ export default function Bundle({ params }: { params: Record<string, string> }) {
       <Head title={name} crumbs={[{ text: s.title, href: href('/bundles') }]}>{!mayDeploy(name) && <ViewOnly text={t.rights.lookBundle(name)} />}</Head>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
       <List label={s.versions} columns={columns} rows={page?.bundle_versions} failed={live.error.value !== null} rowKey={(one) => String(one.version_number)} total={page?.total_entries} size={SIZE} empty={<Empty title={s.none} />} />
+      {back !== null && <RollBack bundle={name} version={back} onClose={() => setBack(null)} onDone={live.refresh} />}
       {version && <Changes bundle={name} version={version} all={page!.bundle_versions} />}
     </>
   )
@@ -78,7 +81,7 @@ function Changes({ bundle, version, all }: { bundle: string; version: BundleVers
         {version.problems?.map((one, at) => <Note key={at} kind="bad"><strong class="mono">{one.file}{one.line ? `:${one.line}` : ''}</strong> {one.message}</Note>)}
         {changes.error.value ? <Note kind="bad">{changes.error.value}</Note> : !found ? <Skeleton rows={3} /> : (
           <>
-            {(['dags', 'files'] as const).map((what) => (
+            {(version.state === 'ready' ? (['dags', 'files'] as const) : (['files'] as const)).map((what) => (
               <div key={what}>
                 <h3>{s[what]}</h3>
                 <ul class="rows">

@@ -1,12 +1,13 @@
 /** The plan of a stored version of a bundle: what changes if it becomes the live one, and the way back to it. */
+import { useState } from 'preact/hooks'
 import { api, ok } from '../api/client'
 import { useLive } from '../live/resource'
-import { Note, Skeleton } from '../parts/basic'
+import { Button, Note, Skeleton } from '../parts/basic'
 import { Head } from '../parts/Head'
 import { href, query, setQuery, to } from '../shell/router'
 import { t } from '../strings'
 import { PlanShown } from './planParts'
-import { RollBack } from './rollBack'
+import { mayDeploy, RollBack } from './rollBack'
 
 const s = t.plan
 
@@ -16,6 +17,7 @@ export default function BundlePlan({ params }: { params: Record<string, string> 
   const asked = { ...(version ? { version_number: version } : {}), ...(since ? { since } : {}) }
   const live = useLive(`plan ${name} ${version} ${since}`, () => ok(api.GET('/api/v2/bundles/{bundle_name}/plan', { params: { path: { bundle_name: name }, query: asked } })), { every: 10_000, keep: true })
   const plan = live.data.value
+  const [isAsked, setAsked] = useState(false)
   const isLive = plan?.version_number === plan?.live_version
   const choices = (value: number | null, set: (value: string) => void, label: string, without?: number) => (
     <label class="row small">{label}
@@ -27,8 +29,9 @@ export default function BundlePlan({ params }: { params: Record<string, string> 
   return (
     <>
       <Head title={plan ? s.title(plan.version_number) : s.plan} crumbs={[{ text: t.bundles.title, href: href('/bundles') }, { text: name, href: href(to('bundles', name)) }]}>
-        {plan && !isLive && plan.problems.length === 0 && <RollBack bundle={name} version={plan.version_number} />}
+        {plan && !isLive && plan.problems.length === 0 && mayDeploy(name) && <Button onClick={() => setAsked(true)}>{t.bundles.backTitle(plan.version_number)}</Button>}
       </Head>
+      {plan && isAsked && <RollBack bundle={name} version={plan.version_number} onClose={() => setAsked(false)} onDone={live.refresh} />}
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
       {!plan ? !live.error.value && <Skeleton rows={6} /> : (
         <section class="card" aria-label={s.title(plan.version_number)}>

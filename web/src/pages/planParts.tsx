@@ -18,7 +18,7 @@ const s = t.plan
 const NAMED = 8
 
 const some = (names: readonly string[]) => `${names.slice(0, NAMED).join(', ')}${names.length > NAMED ? s.more(names.length - NAMED) : ''}`
-const dates = (of: readonly string[]) => `${of.length}: ${of.slice(0, 3).map((date) => moment(date, false)).join(', ')}${of.length > 3 ? ', …' : ''}`
+const dates = (of: readonly string[]) => `${of.length} (${of.slice(0, 3).map((date) => moment(date, false)).join(', ')}${of.length > 3 ? ', …' : ''})`
 const value = (of: unknown) => (typeof of === 'string' ? of : JSON.stringify(of))
 const change = (one: Change) => `${String(one['name'])}: ${value(one['before'])} → ${value(one['now'])}`
 

@@ -1,5 +1,4 @@
-/** The way back to a version of a bundle: a button that shows the plan of the rollback before it is done. */
-import { useState } from 'preact/hooks'
+/** The way back to a version of a bundle: a dialog shows the plan of the rollback before it is done. */
 import { api, ok } from '../api/client'
 import { useLive } from '../live/resource'
 import { Button, Note, Skeleton } from '../parts/basic'
@@ -13,28 +12,14 @@ const s = t.bundles
 /** Whether the account may deploy to a bundle. Its code reads every secret, so the role operator is not enough: docs/adr/0057. */
 export const mayDeploy = (bundle: string) => may('admin', [`bundle:${bundle}`]) || account.value?.tags[`bundle:${bundle}`] === 'operator'
 
-export function RollBack({ bundle, version, onDone, plain = false }: { bundle: string; version: number; onDone?: () => unknown; plain?: boolean }) {
-  const [open, setOpen] = useState(false)
-  if (!mayDeploy(bundle)) return null
-  const done = () => {
-    setOpen(false)
-    void onDone?.()
-  }
-  return (
-    <>
-      {plain ? <Button kind="plain" icon="clear" label={s.backTitle(version)} onClick={() => setOpen(true)} /> : <Button onClick={() => setOpen(true)}>{s.backTitle(version)}</Button>}
-      {open && <Asked bundle={bundle} version={version} onClose={() => setOpen(false)} onDone={done} />}
-    </>
-  )
-}
-
-function Asked({ bundle, version, onClose, onDone }: { bundle: string; version: number; onClose: () => void; onDone: () => void }) {
+export function RollBack({ bundle, version, onClose, onDone }: { bundle: string; version: number; onClose: () => void; onDone: () => unknown }) {
   const path = { bundle_name: bundle }
   const live = useLive(`plan ${bundle} ${version} undefined`, () => ok(api.GET('/api/v2/bundles/{bundle_name}/plan', { params: { path, query: { version_number: version } } })), { every: 0, fresh: 2_000 })
   const back = async () => {
     if (!(await attempt(() => ok(api.POST('/api/v2/bundles/{bundle_name}/rollback', { params: { path }, body: { version_number: version } }))))) return
     toast(s.backDone(version))
-    onDone()
+    onClose()
+    await onDone()
   }
   return (
     <Dialog
