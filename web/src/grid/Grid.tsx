@@ -286,7 +286,7 @@ function drawRuns(ctx: CanvasRenderingContext2D, art: Sprites, runs: GridRun[], 
     const day = moment(run.logical_date ?? run.run_after).slice(5, 10)
     if (day !== before && x > free) {
       ctx.fillStyle = art.text
-      ctx.fillText(day, Math.max(0, x) + 3, HEAD - 9)
+      ctx.fillText(day, Math.min(Math.max(0, x) + 3, width - 34), HEAD - 9)
       free = x + 38
     }
     before = day

@@ -52,7 +52,7 @@ export default function Home() {
         <Tile state="failed" text={o.failed(o.ranges[range])} value={failed} link={endedSince(range, data.now, 'failed')} bad={Boolean(failed)} />
         <Tile state="success" text={o.done(o.ranges[range])} value={done} link={endedSince(range, data.now)} />
       </div>
-      <Past range={range} now={data.now} bars={bars} />
+      <Past range={range} now={data.now} bars={bars} busy={!trend} />
       <div class="home">
         <div class="stack">
         <section class="card">

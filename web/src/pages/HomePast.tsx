@@ -57,9 +57,9 @@ export function useTrend(range: Range, now: string | undefined) {
   return useLive(since && `trend ${range} ${since}`, () => ok(api.GET('/api/v2/home/trend', { params: { query: { since: since!, bar_hours, bars } } })), { every: 60_000, fresh: 30_000, keep: true })
 }
 
-export function Past({ range, now, bars }: { range: Range; now: string; bars: readonly Ended[] | undefined }) {
+export function Past({ range, now, bars, busy }: { range: Range; now: string; bars: readonly Ended[] | undefined; busy: boolean }) {
   return (
-    <section class="card past">
+    <section class="card past" aria-busy={busy || undefined}>
       <header>
         <h2>{o.past}</h2>
         <Segments label={o.range} value={range} options={(Object.keys(RANGES) as Range[]).map((one) => [one, o.ranges[one]] as const)} onChange={(next) => setQuery({ range: next === '24h' ? null : next })} />
