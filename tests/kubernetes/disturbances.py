@@ -139,7 +139,7 @@ def expect_first_tries(tasks: list[Object]) -> None:
 @contextmanager
 def always_ready(release: Release) -> Iterator[None]:
     """In each state of a Deployment with two pods that the API server tells, one of them is ready."""
-    states = 'jsonpath={.metadata.name} {.status.readyReplicas}{"\n"}'
+    states = r'jsonpath={.metadata.name} {.status.readyReplicas}{"\n"}'
     watch = subprocess.Popen(
         [release.cluster.program("kubectl"), "-n", release.namespace, "get", "deployments", "--watch", "-o", states],
         env=release.cluster.environment, stdout=subprocess.PIPE, text=True,

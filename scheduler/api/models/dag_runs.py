@@ -51,7 +51,8 @@ class DagRun(Model):
         return row | {
             "triggered_by": MADE_BY.get(kind, "operator" if row["triggered_by"] else None),
             "triggering_user_name": user or None,
-            "dag_versions": [row],
+            # The current one is the last; a run may return to an earlier one.
+            "dag_versions": [one for one in row["earlier_versions"] or () if one["version_id"] != row["version_id"]] + [row],
         }
 
 

@@ -117,6 +117,7 @@ CLEAR_RUNS: Rights = {
     "task_instance": ("update", "delete"),
     "deadline": ("delete",),
     "task_try": ("select",),
+    "run_version": ("insert",),
     "backfill": ("select",),
 }
 
@@ -142,6 +143,7 @@ WEB: Rights = {
     "dag_file": ("select", Only("update", ("next_parse_at",))),
     "dag_schedule": ("select", "insert", "delete", Only("update", ("is_paused",))),
     "task_try": ("select", "insert"),
+    "run_version": ("select", "insert"),
     "deferral": ("select", "delete", Only("update", ("waiter",))),  # to lock it
     "asset": ("select", "insert", Only("update", ("name",))),
     "asset_event": ("select", "insert"),

@@ -12,9 +12,12 @@ from scheduler.store.read.bundles import BUNDLE_OF
 from scheduler.store.read.listing import Filters, Listing, Row
 from scheduler.store.runs.selection import Runs, Tasks
 
+#: The version that a try executes: that of its run, or the one that the run had when the try started, see integrity.fit.
+EXECUTED = """coalesce((select x.version_id from run_version x where x.dag_run_id = r.id and x.until > {try_}.started_at
+                        order by x.until limit 1), r.version_id)"""
 OF_TASK = f"""
     t.id, r.dag_id, r.run_id, r.logical_date, r.run_after,
-    r.version_id, v.number as version_number, v.created_at as version_created_at, {BUNDLE_OF},
+    v.id as version_id, v.number as version_number, v.created_at as version_created_at, {BUNDLE_OF},
     t.task_id, t.map_index, t.task_no, t.map_label, t.max_tries, t.queue, t.pool, t.pool_slots, t.priority_weight
 """
 #: Earlier tries in one list: the newest ones.
@@ -30,10 +33,10 @@ TRIES = """
               from task_instance where id = %(id)s and try_number > 0 and state is not null) h
       join task_instance t on t.id = h.task_instance_id
       join dag_run r on r.id = t.dag_run_id
-      join dag_version v on v.id = r.version_id
+      join dag_version v on v.id = {executed}
       left join process p on p.id = h.worker
      order by h.try_number, h.ended_at nulls last
-""".replace("{of_task}", OF_TASK).replace("{most}", str(MOST_TRIES))
+""".format(of_task=OF_TASK, most=MOST_TRIES, executed=EXECUTED.format(try_="h"))
 OPERATOR = "(select e->>'operator' from jsonb_array_elements(v.data->'tasks') e where e->>'task_id' = t.task_id)"
 DURATION = "extract(epoch from coalesce(t.ended_at, clock_timestamp()) - t.started_at)"
 #: By default in the order of their creation.
@@ -47,7 +50,7 @@ INSTANCES = Listing(
         (select g.progress from task_progress g where g.task_instance_id = t.id and g.try_number = t.try_number) as progress
     """,
     tables="task_instance t join dag_run r on r.id = t.dag_run_id",
-    joins={"v": "join dag_version v on v.id = r.version_id", "p": "left join process p on p.id = t.worker"},
+    joins={"v": f"join dag_version v on v.id = {EXECUTED.format(try_='t')}", "p": "left join process p on p.id = t.worker"},
     orders={
         "id": "t.id", "task_no": "t.task_no", "state": "t.state", "duration": DURATION, "start_date": "t.started_at",
         "end_date": "t.ended_at",

@@ -16,6 +16,7 @@ from paceline.states import DELAYED, FINISHED, HOLDS_SLOTS, States
 from scheduler.serialized.dag import params_in_order
 from scheduler.serialized.tasks import complete
 from scheduler.store.db import rows
+from scheduler.store.read.instances import EXECUTED
 
 Row = dict[str, Any]
 
@@ -29,9 +30,9 @@ RUN_COLUMNS = """
 TASK_COLUMNS = """
     r.dag_id, r.run_id, t.task_id, t.map_index, t.map_label, t.state, t.try_number, t.max_tries, t.queue, t.pool, t.pool_slots,
     t.priority_weight, t.worker, t.queued_by, t.scheduled_at, t.queued_at, t.started_at, t.ended_at, t.due_at,
-    t.reason, t.id,
+    t.reason, t.id, (select v.number from dag_version v where v.id = {executed}) as dag_version,
     (select p.progress from task_progress p where p.task_instance_id = t.id and p.try_number = t.try_number) as progress
-"""
+""".format(executed=EXECUTED.format(try_="t"))
 #: Seconds before `since` from which `changes` returns ended rows again, because their commit may have been later.
 OVERLAP_S = 10
 

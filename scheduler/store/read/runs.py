@@ -10,6 +10,12 @@ from scheduler.store.read.bundles import BUNDLE_OF
 from scheduler.store.read.listing import ANY, Filters, Listing, Row
 
 DURATION = "extract(epoch from coalesce(r.ended_at, clock_timestamp()) - r.started_at)"
+#: The versions that a run had before it moved to another one, as JSON objects, the first one first.
+EARLIER_VERSIONS = f"""(
+    select json_agg(to_json(e) order by e.until)
+      from (select x.until, v.id as version_id, v.dag_id, v.number as version_number, v.created_at as version_created_at,
+                   {BUNDLE_OF}
+              from run_version x join dag_version v on v.id = x.version_id where x.dag_run_id = r.id) e)"""
 #: By default the oldest first.
 RUNS = Listing(
     columns=f"""
@@ -20,6 +26,7 @@ RUNS = Listing(
             as duration,
         case when r.state = 'running' then r.scheduling_error end as scheduling_error,
         v.id as version_id, v.number as version_number, v.created_at as version_created_at, {BUNDLE_OF},
+        {EARLIER_VERSIONS} as earlier_versions,
         (select n.note from run_note n where n.dag_run_id = r.id) as note
     """,
     tables="dag_run r",

@@ -60,6 +60,12 @@ def fit(connection: Connection, run: Run, dag: SerializedDag, version_id: int, *
     instances = selection.lock_instances(connection, run.id)
     tasks = wanted(dag, run.logical_date, is_backfill=run.is_backfill)
     plan = _plan(dag, instances, {dag.tasks[no].task_id for no in tasks})
+    # After the instances are locked, so each claim of the earlier version is stored with an earlier start, and none starts now.
+    connection.exec_driver_sql(
+        "insert into run_version (dag_run_id, version_id, until)"
+        " select id, version_id, clock_timestamp() from dag_run where id = %s",
+        (run.id,),
+    )
     number = connection.exec_driver_sql(
         """
         update dag_run r set version_id = v.id, notify = %(notify)s from dag_version v

@@ -112,6 +112,7 @@ KINDS: dict[str, Rows] = {
         old="x.created_at < %(before)s",
         free="""not exists (select 1 from dag d where d.version_id = x.id)
                 and not exists (select 1 from dag_run r where r.version_id = x.id)
+                and not exists (select 1 from run_version e where e.version_id = x.id)
                 and not exists (select 1 from backfill b where b.version_id = x.id)
                 and not exists (select 1 from dag_schedule s where s.dag_id = x.dag_id and s.planned_version_id = x.id)
                 and exists (select 1 from dag_version n where n.dag_id = x.dag_id and n.number > x.number)
@@ -127,6 +128,7 @@ KINDS: dict[str, Rows] = {
                     select 1 from dag_version v where v.bundle_version_id = x.id and (
                            exists (select 1 from dag d where d.version_id = v.id)
                         or exists (select 1 from dag_run r where r.version_id = v.id)
+                        or exists (select 1 from run_version e where e.version_id = v.id)
                         or exists (select 1 from backfill b where b.version_id = v.id)
                         or exists (select 1 from dag_schedule s where s.dag_id = v.dag_id and s.planned_version_id = v.id)
                         or exists (select 1 from bundle_version o

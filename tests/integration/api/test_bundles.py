@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 from support.bundle_parsing import BROKEN, GOOD, parse_next
+from support.run_actions import clear_
 from support.scenario import Scenario, dag
 from support.waiting import eventually
 
@@ -188,6 +189,17 @@ def test_dags_versions_and_runs_name_their_bundle(web: Web, http: httpx.Client, 
     assert get("/dags/a/details")["latest_dag_version"]["bundle_version"] == "2"
     assert (get("/dagSources/a")["content"], get("/dagSources/a", version_number=1)["content"]) == ("DAG\n2", "DAG\n")
     assert [row["run_count"] for row in get("/bundles/sales/versions")["bundle_versions"]] == [1, 0]
+
+    scenario.run_to_end()
+    deploy(http, {"a.py": GOOD + b"3", "b.py": GOOD})
+    parse_next(web.engine)
+    clear_(scenario, dag_id="a", run_id="one", latest=True)
+    scenario.run_to_end()
+    (run,) = get("/dags/a/dagRuns")["dag_runs"]
+    assert [row["bundle_version"] for row in run["dag_versions"]] == ["2", "3"]
+    (task,) = get("/dags/a/dagRuns/one/taskInstances")["task_instances"]
+    tries = get(f"/dags/a/dagRuns/one/taskInstances/{task['task_id']}/tries")["task_instances"]
+    assert [row["dag_version"]["bundle_version"] for row in tries] == ["2", "3"]
 
 
 def test_a_stored_version_has_a_plan(web: Web, http: httpx.Client) -> None:

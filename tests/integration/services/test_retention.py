@@ -11,6 +11,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from support.data import attempt
+from support.run_actions import clear_
 from support.scenario import Scenario, chain, dag
 from support.waiting import eventually
 
@@ -185,6 +186,19 @@ def test_versions_without_runs_go_and_the_newest_stays(scenario: Scenario) -> No
     assert transact(scenario.engine, retention.count, before())["dag_versions"] == 2
     assert transact(scenario.engine, retention.delete_rows, "dag_versions", before()).deleted == 2
     assert scenario.rows("select number from dag_version order by 1") == [(3,), (4,)]
+
+
+def test_the_version_of_an_earlier_try_stays_with_its_run(scenario: Scenario) -> None:
+    scenario.finish(chain("d", 1), run_id="r")
+    scenario.add(chain("d", 2))
+    clear_(scenario, latest=True)
+    scenario.add(chain("d", 3))
+    scenario.sql("update dag_version set created_at = created_at - interval '1 year'")
+
+    assert transact(scenario.engine, retention.delete_rows, "dag_versions", before()).deleted == 0
+    scenario.sql("delete from dag_run")
+    scenario.sql("update dag_schedule set planned_version_id = (select version_id from dag)")
+    assert transact(scenario.engine, retention.delete_rows, "dag_versions", before()).deleted == 2
 
 
 def test_updates_of_assets_are_deleted_once_no_schedule_waits_for_them(scenario: Scenario) -> None:

@@ -214,6 +214,9 @@ def test_retention_deletes_versions_that_nothing_needs_with_their_files(kept: Bu
         " values ('a', 'r', 'manual', 'success', %s, now(), now(), now())",
         used[0][0],
     )
+    # The run has moved on, and tries of it have executed version 2.
+    kept.scenario.sql("insert into run_version select id, version_id, now() from dag_run")
+    kept.scenario.sql("update dag_run set version_id = (select version_id from dag where dag_id = 'a')")
 
     for kind in ("dag_versions", "bundle_versions", "bundle_files"):
         transact(kept.scenario.engine, retention.delete, kind, FAR, None, logs=False)

@@ -10,6 +10,7 @@ from paceline.states import TaskState
 from scheduler.serialized.dag import SerializedDag
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
+from scheduler.store.read import instances, reads, runs
 from scheduler.store.runs import integrity
 from scheduler.store.runs.selection import Tasks
 from scheduler.store.worker.claims import Ending
@@ -210,6 +211,35 @@ def test_clear_runs_the_version_of_the_run_by_default(scenario: Scenario) -> Non
     scenario.run_to_end()
     assert scenario.states() == {"a": "success", "b": "success"}
     assert scenario.rows("select try_number from task_instance order by id") == [(2,), (1,)]
+
+
+def test_each_try_shows_the_version_that_it_executed(scenario: Scenario) -> None:
+    edges = {"a": [], "b": ["a"], "c": ["a"], "d": ["b", "c"]}
+    scenario.triggered(dag("d", edges), run_id="r")
+    scenario.run_to_end(outcome=lambda claim: S.FAILED if claim.task_id == "b" else S.SUCCESS)
+    scenario.add(dag("d", edges, description="second"))
+    clear_(scenario, Tasks(task_ids=("b",), downstream=True), latest=True)
+    scenario.turn()
+    (running,) = [claim for claim in map(scenario.claim, scenario.messages()) if claim]
+    assert (running.task_id, running.try_number) == ("b", 2)
+    scenario.add(dag("d", edges, description="third"))
+    clear_(scenario, Tasks(task_ids=("c",)), latest=True)
+
+    def executed(name: str) -> list[int]:
+        row = transact(scenario.engine, instances.instance, "d", "r", name)
+        tries = transact(scenario.engine, instances.tries, row["id"])
+        assert tries[-1]["version_number"] == row["version_number"]
+        return [one["version_number"] for one in tries]
+
+    assert executed("b") == [1, 2], "its claim has the second version, and the run has the third"
+    end(scenario, running)
+    scenario.run_to_end()
+
+    assert {name: executed(name) for name in edges} == {"a": [1], "b": [1, 2], "c": [1, 3], "d": [3]}
+    shown = transact(scenario.engine, runs.run, "d", "r")
+    assert ([row["version_number"] for row in shown["earlier_versions"]], shown["version_number"]) == ([1, 2], 3)
+    listed = transact(scenario.engine, reads.task_instances, "d", "r")
+    assert {row["task_id"]: row["dag_version"] for row in listed} == {"a": 1, "b": 2, "c": 3, "d": 3}
 
 
 def test_the_dag_and_then_the_settings_choose_the_version_that_clear_runs(make_scenario: Any) -> None:

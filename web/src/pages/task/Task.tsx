@@ -102,6 +102,7 @@ export function TaskView({ dagId, runId, taskId, index, tab: given, tabHref, inP
   const chosen = Number(query.value.get('try')) || ti.try_number
   const numbers = [...new Set([...tries.map((one) => one.try_number), ...(ti.try_number ? [ti.try_number] : [])])].sort((a, b) => a - b)
   const shown = tries.findLast((one) => one.try_number === chosen)
+  const executed = (shown ?? ti).start_date ? (shown ?? ti).dag_version : null
   return (
     <>
       {head({ name, state: ti.state, actions: operator ? <Actions dagId={dagId} runId={runId} taskId={taskId} mapIndex={index >= 0 ? index : null} onNote={() => setNoting(true)} onDone={() => void live.refresh()} /> : dag.data.value && <ViewOnly /> })}
@@ -110,6 +111,7 @@ export function TaskView({ dagId, runId, taskId, index, tab: given, tabHref, inP
         {ti.start_date && <Took start={ti.start_date} end={ti.end_date} open={ti.state === 'running'} />}
         {ti.start_date && <span><Time at={ti.start_date} /></span>}
         {ti.operator && <span>{ti.operator}</span>}
+        {executed && <a class="link" href={href(`${to('dags', dagId, 'source')}?ran=${executed.version_number}`)}>{t.dag.version(executed.version_number)}</a>}
         {ti.worker && <a href={href('/queues')}>{ti.worker}</a>}
         {/* What a scheduled task waits for now is on the tab "Why"; its reason is from the moment when it was scheduled. */}
         {ti.reason && ti.state !== 'scheduled' && <span class={ti.state === 'failed' ? 'wrong' : ''}>{ti.reason}</span>}

@@ -43,6 +43,7 @@ export function TaskDetails({ ti, of, path, index }: Props) {
           <dt>{t.run.started}</dt><dd><Time at={shown.start_date} exact /></dd>
           <dt>{t.run.ended}</dt><dd><Time at={shown.end_date} exact /></dd>
           <dt>{t.run.duration}</dt><dd><Took start={shown.start_date} end={shown.end_date} open={shown.state === 'running'} /></dd>
+          {shown.start_date && shown.dag_version && <><dt>{t.run.versions}</dt><dd><a class="link" href={href(`${to('dags', ti.dag_id, 'source')}?ran=${shown.dag_version.version_number}`)}>{t.dag.version(shown.dag_version.version_number)}</a></dd></>}
           {ti.due_at && <><dt>{t.task.due}</dt><dd><Time at={ti.due_at} /></dd></>}
           <dt>{t.task.pool}</dt><dd><a class="link" href={href('/pools')}>{shown.pool}</a> ({t.task.slots(shown.pool_slots)})</dd>
           <dt>{t.task.queue}</dt><dd>{shown.queue ?? '–'}</dd>
