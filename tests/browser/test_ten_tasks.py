@@ -151,7 +151,7 @@ def what_runs_next(mouse: Mouse, page: Page, _: str) -> None:
 
 def which_code_ran(mouse: Mouse, page: Page, _: str) -> None:
     mouse.click(failures(page).first)
-    mouse.click(page.get_by_role("navigation", name="Where this page is").get_by_role("link").last)
+    # The version that the try executed, on the page of the task.
     mouse.click(page.locator(".dag-facts").get_by_role("link", name=re.compile(r"^version \d+$")))
     expect(page.get_by_role("region", name="Source")).to_contain_text('with DAG("journey"')
 
