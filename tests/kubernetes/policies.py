@@ -10,7 +10,7 @@ from cluster import Object
 from compose.stack import eventually, say
 from disturbances import name_of
 from machine import TAGS
-from release import Release
+from release import USER, Release
 from scaling import AUTOSCALED, KEDA
 
 OUTSIDE = "elsewhere"
@@ -103,6 +103,7 @@ def connected(release: Release, source: str) -> dict[str, str]:
 def probe(namespace: str, outside: str) -> list[Object]:
     """A pod that waits to be asked, with its namespace unless that is the release's."""
     security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True,
+                "runAsUser": USER,
                 "seccompProfile": {"type": "RuntimeDefault"}}  # fmt: skip
     container = {
         "name": "probe", "image": f"paceline-slim:{TAGS[0]}", "imagePullPolicy": "Never", "args": ["sleep", "infinity"],
