@@ -70,7 +70,8 @@ CMD ["paceline", "--help"]
 
 FROM base AS slim
 COPY --from=slim-environment /opt/venv /opt/venv
-USER paceline
+# By number, so that Kubernetes can see that it is not root.
+USER 10001
 
 FROM base AS full
 RUN apt-get update \
@@ -79,4 +80,5 @@ RUN apt-get update \
 COPY --from=environment /opt/venv /opt/venv
 # The class archive from which the JVMs of Spark tasks start.
 RUN paceline spark archive
-USER paceline
+# By number, so that Kubernetes can see that it is not root.
+USER 10001
