@@ -295,7 +295,7 @@ def test_schedulers_remove_the_snapshots_that_no_rollback_reaches(lake: Lake) ->
     assert scenario.rows("select distinct account from audit where event = 'tables.expire'") == [("scheduler",)]
     scenario.sql("update table_expiry set visited_at = visited_at - interval '2 days'")
     scenario.sql("update table_version set published_at = clock_timestamp() - interval '9 days' where name <> 'new'")
-    assert visited() == 1, "tables that nobody has changed rest"
+    assert visited() == 1, "a table without a new version is not visited again"
     tables.roll_back(actor(lake), "lake", "sales.new", 10)
     assert ids(person.load_table("sales.new")) == [1], "what a rollback reaches stays"
 
