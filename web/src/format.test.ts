@@ -3,7 +3,7 @@ import { expect, it, vi } from 'vitest'
 vi.stubGlobal('localStorage', { getItem: () => 'utc', setItem: () => undefined })
 vi.stubGlobal('document', { hidden: true, addEventListener: () => undefined })
 vi.useFakeTimers({ now: new Date('2026-11-28T10:00:00Z') })
-const { runName } = await import('./format')
+const { elapsed, runName } = await import('./format')
 
 it('names runs by their date and type', () => {
   expect(runName('scheduled__2026-11-27T03:00:00+00:00')).toBe('Nov 27, 03:00 · scheduled')
@@ -12,4 +12,9 @@ it('names runs by their date and type', () => {
   expect(runName('backfill__2025-01-02T00:00:00+00:00')).toBe('Jan 2 2025, 00:00 · backfill')
   expect(runName('my_run__of_today')).toBe('my_run__of_today')
   expect(runName('scheduled__2026-99-99T03:00:00')).toBe('scheduled__2026-99-99T03:00:00')
+})
+
+it('lets no time elapse before a start', () => {
+  expect(elapsed('2026-11-28T10:00:03Z', null)).toBe(0)
+  expect(elapsed('2026-11-28T09:59:58Z', null)).toBe(2)
 })

@@ -110,7 +110,8 @@ export function duration(seconds: number | null | undefined): string {
 /** Seconds between two moments; an open end is now. */
 export function elapsed(start: string | null | undefined, end: string | null | undefined): number | null {
   if (!start) return null
-  return ((end ? new Date(end).getTime() : now.value) - new Date(start).getTime()) / 1000
+  // Never negative: `now` moves once a second, and a run may have started since.
+  return Math.max(0, (end ? new Date(end).getTime() : now.value) - new Date(start).getTime()) / 1000
 }
 
 const numbers = new Intl.NumberFormat(t.locale)
