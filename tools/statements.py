@@ -29,10 +29,10 @@ REVIEWED: dict[str, tuple[str, ...]] = {
     "each of the constants of the modules that call it": ("fencing.py: statement",),
     "made of columns that the package names and of placeholders, see listing.Filters": (
         "dags.py: chosen.sql", "instances.py: chosen.sql", "jump.py: chosen.sql", "dags.py: filters.sql",
-        "instances.py: filters.sql", "assets.py: filters.sql", "xcoms.py: filters.sql", "runs.py: filters.sql",
+        "instances.py: filters.sql", "assets.py: filters.sql", "values.py: filters.sql", "runs.py: filters.sql",
     ),
     "a placeholder": ("dags.py: filters.parameter(account_id)",),
-    "made of constants and of filters.conditions, see listing.Filters": ("home.py: where", "trend.py: where"),
+    "made of constants and of filters.conditions, see listing.Filters": ("home.py: where", "operations.py: where"),
     "made of columns that the package names and of placeholders": (
         "listing.py: filters.sql", "listing.py: where", "listing.py: chosen",
     ),
@@ -49,7 +49,7 @@ REVIEWED: dict[str, tuple[str, ...]] = {
         "why.py: _in_front(rank)",
     ),
     "a constant of the module": (
-        "instances.py: INSTANCES.tables", "xcoms.py: XCOMS.tables", "xcoms.py: XCOMS_WITH_VALUES.columns",
+        "instances.py: INSTANCES.tables", "values.py: XCOMS.tables", "values.py: XCOMS_WITH_VALUES.columns",
     ),
     "made of a constant": ("assets.py: key('u')", "assets.py: key('w.uri')",),
     "from the migrations of the package": (

@@ -14,7 +14,7 @@ from scheduler.actions.tasks import Place
 from scheduler.store.dags import assets
 from scheduler.store.db import clock
 from scheduler.store.queueing import pools
-from scheduler.store.read import instances, requests, row_versions, states
+from scheduler.store.read import instances, requests, row_versions, values
 from scheduler.store.read.listing import Row
 from scheduler.store.read.requests import REQUEST, RESERVED, RESPONSE
 from scheduler.store.runs import edits
@@ -206,7 +206,7 @@ def question(session: Session, place: Place) -> Row:
 
 def value_of(session: Session, place: Place, key: str) -> Row | None:
     """The value that a task instance keeps under this key."""
-    return states.TASKS.first(session, states.task_filters(*place).equals("key", key))
+    return values.TASKS.first(session, values.task_filters(*place).equals("key", key))
 
 
 def _number(session: Session, place: Place) -> int:

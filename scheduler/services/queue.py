@@ -11,8 +11,7 @@ from sqlalchemy import Connection, Engine
 
 from paceline.states import Waiting
 from scheduler.deciding.limits import RUN, TASK, TASK_IN_RUN, own_limits, reached
-from scheduler.deciding.prefetch_window import PrefetchWindow
-from scheduler.deciding.select import FreeCapacity, select
+from scheduler.deciding.select import FreeCapacity, PrefetchWindow, select
 from scheduler.messaging.message import Message
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import QUEUE

@@ -136,7 +136,7 @@ MUTANTS = (
     _mutant(
         "ignores_the_run_before",
         "out_of_order",
-        "scheduler/deciding/past.py",
+        "scheduler/deciding/rules.py",
         "if before is None:",
         "if before is None or dag.dag_id:",
     ),

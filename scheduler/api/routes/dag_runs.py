@@ -26,7 +26,7 @@ from scheduler.api.models.assets import AssetEventPage
 from scheduler.api.models.base import BulkResponse
 from scheduler.api.models.task_instances import ClearedTaskInstances
 from scheduler.api.params import CursorPage, RunStates, RunTypes, Strings, UpdateMask, patterns, ranges
-from scheduler.store.read import assets, dags, instances, runs, xcoms
+from scheduler.store.read import assets, dags, instances, runs, values
 from scheduler.store.read.listing import Filters, Page
 from scheduler.store.runs.selection import Changes
 
@@ -260,9 +260,9 @@ async def _pause(api: Call, seconds: float) -> None:
 
 
 def _results(connection: Connection, dag_run_id: int, task_ids: list[str]) -> dict[str, Any]:
-    filters = xcoms.XCOMS.filters().equals("run_key", dag_run_id).one_of("task_id", task_ids).equals("key", "return_value")
+    filters = values.XCOMS.filters().equals("run_key", dag_run_id).one_of("task_id", task_ids).equals("key", "return_value")
     found: dict[str, Any] = {}
-    for row in xcoms.xcom_values(connection, filters):
+    for row in values.xcom_values(connection, filters):
         if row["map_index"] < 0:
             found[row["task_id"]] = row["value"]
         else:

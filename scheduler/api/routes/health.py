@@ -9,7 +9,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from paceline.exceptions import NotFoundError, UnreachableError
 from scheduler.api.call import PREFIX, Api, Service, service_of
 from scheduler.store.db.database import transact
-from scheduler.store.read import processes
+from scheduler.store.read import operations
 
 public = APIRouter(tags=["Monitor"])
 
@@ -58,7 +58,7 @@ def _parts(service: Service) -> dict[str, dict[str, Any]]:
         "waiter": settings.waiter.heartbeat_timeout,
     }
     try:
-        beats = transact(service.engine, processes.heartbeats, silent_after_s)
+        beats = transact(service.engine, operations.heartbeats, silent_after_s)
     except (DBAPIError, PoolTimeoutError):
         return {"metadatabase": {"status": "unhealthy", "message": "PostgreSQL does not answer."}}
     parts: dict[str, dict[str, Any]] = {"metadatabase": {"status": "healthy"}}

@@ -16,7 +16,7 @@ from scheduler.api.models.installation import JOBS, Config, JobPage
 from scheduler.api.params import Number, Page, Strings, patterns, ranges
 from scheduler.settings import Settings
 from scheduler.settings.model import effective, keys
-from scheduler.store.read import processes, records
+from scheduler.store.read import operations, records
 from scheduler.store.read.listing import Filters
 
 router = new_router()
@@ -76,11 +76,11 @@ def get_jobs(
 ) -> dict[str, Any]:
     """List schedulers, workers and waiters."""
     silent_s = api.settings.scheduler.scheduler_health_check_threshold
-    filters = processes.process_filters(silent_s, alive=is_alive, state=job_state).equals("host", hostname)
+    filters = operations.process_filters(silent_s, alive=is_alive, state=job_state).equals("host", hostname)
     filters.equals("kind", job_type and KINDS.get(job_type, job_type)).in_ranges(ranges_)
     if executor_class not in {None, "CeleryExecutor"}:
         filters.nothing()
-    return api.page("jobs", processes.PROCESSES, filters, page)
+    return api.page("jobs", operations.PROCESSES, filters, page)
 
 
 @router.get("/plugins", LOGIN, tags=["Plugin"])

@@ -14,7 +14,7 @@ from scheduler.api.models import operations as models
 from scheduler.api.params import TaskPlace
 from scheduler.api.routes.task_instances import reader
 from scheduler.store.db import clock
-from scheduler.store.read import history, home, instances, overview, records, trend, why, workers
+from scheduler.store.read import history, home, instances, operations, overview, records, why
 
 router = new_router(tags=["Paceline"])
 
@@ -57,7 +57,7 @@ def get_queues(api: Api) -> dict[str, Any]:
 def get_queue_history(api: Api, queue: str | None = None, hours: Annotated[float, Query(gt=0, le=24 * 366)] = 24) -> dict[str, Any]:
     """The depth of queues over the last hours, at most 400 points for each queue."""
     minutes = max(1, round(hours * 60 / MOST_POINTS))
-    return {"depths": api.read(workers.depths, queue=queue, hours=hours, minutes=minutes)}
+    return {"depths": api.read(operations.depths, queue=queue, hours=hours, minutes=minutes)}
 
 
 @router.get("/processes", VIEWER, response_model=models.ProcessList)
@@ -70,8 +70,8 @@ def get_processes(api: Api, kind: str | None = None, stopped: bool = False) -> d
 def get_workers(api: Api) -> dict[str, Any]:
     """List workers that have not stopped, with the task instances that each one runs."""
     found = _processes(api, "worker")
-    tasks = api.read(workers.running, [row["id"] for row in found])
-    return {"workers": [row | {"tasks": tasks.get(row["id"], [])[: workers.MOST]} for row in found]}
+    tasks = api.read(operations.running, [row["id"] for row in found])
+    return {"workers": [row | {"tasks": tasks.get(row["id"], [])[: operations.MOST]} for row in found]}
 
 
 @router.post("/workers/{worker:path}/drain", OPERATOR, response_model=models.WorkerList, status_code=202)
@@ -84,7 +84,7 @@ def drain_worker(api: Api, worker: str) -> dict[str, Any]:
 @router.get("/poolLines/{pool_name:path}", VIEWER, response_model=models.PoolLine)
 def get_pool_line(api: Api, pool_name: str) -> dict[str, Any]:
     """Show the tasks that hold slots of a pool, and those that wait for slots, the next one first."""
-    return api.read(workers.line, pool_name)
+    return api.read(operations.line, pool_name)
 
 
 @router.get("/home", VIEWER_OF_ANY, response_model=models.Home)
@@ -131,7 +131,7 @@ def get_home_trend(
     tags = api.tags()
 
     def read() -> list[dict[str, Any]]:
-        return api.read(trend.trend, home.filters().visible(tags), since=since, bar_hours=bar_hours, bars=bars)
+        return api.read(operations.trend, home.filters().visible(tags), since=since, bar_hours=bar_hours, bars=bars)
 
     rows = api.service.kept.get(("trend", None if tags is None else tuple(tags), since, bar_hours, bars), read)
     found: dict[str | None, dict[datetime, dict[str, Any]]] = {None: {}}

@@ -16,7 +16,7 @@ from scheduler.api.routes.logs import MOST_LINES, end_of_log
 from scheduler.api.routes.operations import get_task_instance_why
 from scheduler.api.routes.task_instances import shown, with_operators
 from scheduler.store.db import clock
-from scheduler.store.read import applications, calendar, dags, grid, instances, runs, timeline
+from scheduler.store.read import dags, grid, instances, pictures, runs
 from scheduler.store.read.listing import Page
 
 router = new_router(tags=["Paceline"])
@@ -112,9 +112,9 @@ def get_calendar(
 ) -> dict[str, Any]:
     """Count the runs of a DAG by day and by hour of the day in a time zone, with those that its schedule plans."""
     dag = api.read(dags.dag, dag_id)
-    by_day, by_hour = api.read(calendar.days_and_hours, dag_id, days=days, zone=timezone)
+    by_day, by_hour = api.read(pictures.days_and_hours, dag_id, days=days, zone=timezone)
     is_due = not dag["is_paused"] and dag["next_run_after"] is not None
-    planned, more = api.read(calendar.planned, dag_id, zone=timezone) if is_due else ([], False)
+    planned, more = api.read(pictures.planned, dag_id, zone=timezone) if is_due else ([], False)
     return {
         "timezone": timezone, "days": by_day, "hours": by_hour, "planned": planned, "planned_more": more,
         "next_run_after": dag["next_run_after"] if is_due else None,
@@ -125,9 +125,9 @@ def get_calendar(
 def get_timeline(api: Api, dag_id: str, dag_run_id: str) -> dict[str, Any]:
     """When each task of a run waited, was queued and ran, with the critical path and the first failure."""
     run = api.read(runs.run, dag_id, dag_run_id)
-    bars = api.read(timeline.bars, run["id"])
+    bars = api.read(pictures.bars, run["id"])
     try:
-        path = timeline.critical_path(api.read(api.service.versions.dag, run["version_id"]), bars)
+        path = pictures.critical_path(api.read(api.service.versions.dag, run["version_id"]), bars)
     except UnreadableVersionError:
         path = []
     failure = None if run["state"] == RunState.SUCCESS else _failure(api, run["id"])
@@ -164,12 +164,12 @@ def get_task_instance_view(
 def get_progress(api: Api, place: TaskPlace) -> dict[str, Any]:
     """Stages and rows of a running Spark task, and its applications with links to their pages."""
     ti = api.read(instances.instance, *place)
-    return ti | api.read(applications.of_instance, ti["id"])
+    return ti | api.read(pictures.applications, ti["id"])
 
 
 def _failure(api: Call, run_key: int) -> dict[str, Any] | None:
     """The first failure of a run with the end of its log."""
-    failure = api.read(timeline.first_failure, run_key)
+    failure = api.read(pictures.first_failure, run_key)
     if failure is None:
         return None
     try:

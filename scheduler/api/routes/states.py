@@ -10,7 +10,7 @@ from scheduler.api.call import Api, new_router
 from scheduler.api.models import states as models
 from scheduler.api.params import Number, Page, TaskPlace
 from scheduler.api.routes.assets import known
-from scheduler.store.read import states
+from scheduler.store.read import values
 
 router = new_router()
 
@@ -21,13 +21,13 @@ Key = Annotated[str, Path(min_length=1, max_length=512)]
 @router.get(TASK, VIEWER_OF_DAG, response_model=models.TaskStates, tags=["Task State Store"])
 def list_task_state_store(api: Api, place: TaskPlace, page: Page) -> dict[str, Any]:
     """List the values that a task instance keeps."""
-    return api.page("task_state_store", states.TASKS, states.task_filters(*place), page)
+    return api.page("task_state_store", values.TASKS, values.task_filters(*place), page)
 
 
 @router.get(f"{TASK}/{{key:path}}", VIEWER_OF_DAG, response_model=models.TaskState, tags=["Task State Store"])
 def get_task_state_store(api: Api, place: TaskPlace, key: Key) -> dict[str, Any]:
     """Show a value that a task instance keeps."""
-    return api.read(states.one_of_task, states.task_filters(*place), key)
+    return api.read(values.one_of_task, values.task_filters(*place), key)
 
 
 @router.put(f"{TASK}/{{key:path}}", OPERATOR_OF_DAG, status_code=204, tags=["Task State Store"])
@@ -59,13 +59,13 @@ def clear_task_state_store(api: Api, place: TaskPlace, all_map_indices: bool = F
 @router.get(ASSET, VIEWER, response_model=models.AssetStates, tags=["Asset State Store"])
 def list_asset_state_store(api: Api, asset_id: Number, page: Page) -> dict[str, Any]:
     """List the values that tasks keep for an asset."""
-    return api.page("asset_state_store", states.ASSETS, states.asset_filters(known(api, asset_id)["uri"]), page)
+    return api.page("asset_state_store", values.ASSETS, values.asset_filters(known(api, asset_id)["uri"]), page)
 
 
 @router.get(f"{ASSET}/{{key:path}}", VIEWER, response_model=models.AssetState, tags=["Asset State Store"])
 def get_asset_state_store(api: Api, asset_id: Number, key: Key) -> dict[str, Any]:
     """Show a value that tasks keep for an asset."""
-    return api.read(states.one_of_asset, states.asset_filters(known(api, asset_id)["uri"]), key)
+    return api.read(values.one_of_asset, values.asset_filters(known(api, asset_id)["uri"]), key)
 
 
 @router.put(f"{ASSET}/{{key:path}}", OPERATOR, status_code=204, tags=["Asset State Store"])

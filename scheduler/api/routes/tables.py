@@ -8,7 +8,7 @@ from scheduler.api.call import Api, new_router
 from scheduler.api.models import tables as models
 from scheduler.api.params import Limit
 from scheduler.store.dags import assets as store
-from scheduler.store.read import assets, tables
+from scheduler.store.read import assets
 
 router = new_router(prefix="/tables", tags=["Paceline"])
 
@@ -18,7 +18,7 @@ def get_tables(api: Api, name_pattern: str | None = None, limit: Limit = 50, off
     """List the current tables with their newest version. `name_pattern` is a part of the name."""
     page = params.page(limit, offset)
     name = (name_pattern or "").strip("%") or None
-    found, total = api.read(tables.tables, api.settings.tables.catalog, name=name, limit=page.limit, offset=page.offset)
+    found, total = api.read(assets.tables, api.settings.tables.catalog, name=name, limit=page.limit, offset=page.offset)
     return {"tables": found, "total_entries": total, "is_on": bool(api.settings.tables.warehouse)}
 
 
@@ -26,7 +26,7 @@ def get_tables(api: Api, name_pattern: str | None = None, limit: Limit = 50, off
 def get_table(api: Api, table_name: str) -> dict[str, Any]:
     """Show the versions of a table, the newest first: who published each, its rows, and the columns that it changed."""
     catalog = api.settings.tables.catalog
-    found = api.read(tables.versions, catalog, table_name)
+    found = api.read(assets.table_versions, catalog, table_name)
     uri = f"table:{table_name}"
     is_asset = any(row["uri"] == uri for row in api.read(store.assets))
     number = api.read(assets.asset_numbers, [uri])[uri] if is_asset else None

@@ -12,7 +12,7 @@ from scheduler.api.access import OPERATOR_OF_DAG, TI, VIEWER_OF_DAG
 from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import records as models
 from scheduler.api.params import Page, TaskPlace, patterns, ranges
-from scheduler.store.read import runs, xcoms
+from scheduler.store.read import runs, values
 
 router = new_router(tags=["XCom"])
 
@@ -36,13 +36,13 @@ def get_xcom_entries(
     map_index_filter: int | None = None,
 ) -> dict[str, Any]:
     """List XComs without their values; ~ stands for any DAG, run or task."""
-    filters = xcoms.XCOMS.filters().visible(api.tags() if dag_id == "~" else None)
+    filters = values.XCOMS.filters().visible(api.tags() if dag_id == "~" else None)
     for name, value in (("dag_id", dag_id), ("run_id", dag_run_id), ("task_id", task_id)):
         filters.equals(name, None if value == "~" else value)
     if "~" not in {dag_id, dag_run_id}:
         api.read(runs.run, dag_id, dag_run_id)
     filters.equals("key", xcom_key).equals("map_index", map_index).equals("map_index", map_index_filter)
-    return api.page("xcom_entries", xcoms.XCOMS, filters.in_ranges(ranges_).like_each(patterns_), page)
+    return api.page("xcom_entries", values.XCOMS, filters.in_ranges(ranges_).like_each(patterns_), page)
 
 
 @router.get(f"{TI}/xcomEntries/{{xcom_key:path}}", VIEWER_OF_DAG, response_model=models.XComValue)
@@ -77,10 +77,10 @@ def delete_xcom_entry(api: Api, place: TaskPlace, xcom_key: str) -> None:
 
 
 def _entry(api: Call, place: Place, key: str) -> dict[str, Any]:
-    filters = xcoms.XCOMS.filters().equals("key", key)
+    filters = values.XCOMS.filters().equals("key", key)
     for name, value in place._asdict().items():
         filters.equals(name, value)
-    row = api.read(xcoms.XCOMS_WITH_VALUES.one, filters, "There is no such XCom.")
+    row = api.read(values.XCOMS_WITH_VALUES.one, filters, "There is no such XCom.")
     return row if _is_flat(row["value"], DEEPEST) else row | {"value": json.dumps(row["value"], ensure_ascii=False)}
 
 

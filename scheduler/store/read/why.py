@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from paceline.exceptions import UnreadableVersionError
 from paceline.states import FINISHED, HOLDS_SLOTS, OPEN, RUN_FINISHED, STARTED, WAITS_FOR_WORKER, RunState
 from paceline.states import TaskState as S
-from scheduler.deciding import expansion, past
+from scheduler.deciding import expansion, rules
 from scheduler.deciding.limits import PARALLELISM, RUN, RUNS, TASK, TASK_IN_RUN
 from scheduler.deciding.waits import Holder, LimitFacts, PoolFacts, QueueFacts
 from scheduler.deciding.why import BackfillFacts, Counted, DeferralFacts, RunFacts, Situation, explain
@@ -176,7 +176,7 @@ def _waits(connection: Connection, ti: Row, dag: SerializedDag, task: Serialized
     gate = None if task.loop_gate is None or index < 1 else task.loop_gate
     before = None
     if task.depends_on_past:
-        before = run_facts.before(connection, run, past.relevant(dag), catchup=dag.catchup)
+        before = run_facts.before(connection, run, rules.past_relevant(dag), catchup=dag.catchup)
     return {
         "trigger_rule": task.trigger_rule,
         "upstream": _counted(task.upstream, found),
@@ -184,7 +184,7 @@ def _waits(connection: Connection, ti: Row, dag: SerializedDag, task: Serialized
         "scope": _counted(task.scope, found),
         "loop_gate": None if gate is None else _states(connection, run, {gate}, map_index=index - 1).get(gate),
         "expands_over": _counted(sorted(sources), found) if expands else None,
-        "past": past.waits(dag, before).get(dag.number[task.task_id]),
+        "past": rules.past_waits(dag, before).get(dag.number[task.task_id]),
     }
 
 

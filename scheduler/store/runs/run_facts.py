@@ -5,7 +5,7 @@ from collections.abc import Collection
 from sqlalchemy import Connection
 
 from paceline.states import Before, Branched, TaskState
-from scheduler.deciding import past
+from scheduler.deciding import rules
 from scheduler.deciding.evaluate import Facts
 from scheduler.serialized.dag import SerializedDag
 from scheduler.store.dags.dags import AFTER, ORDER
@@ -24,8 +24,8 @@ def read(connection: Connection, dag: SerializedDag, dag_run_id: int) -> Facts:
     of_branches = branched(connection, dag_run_id) if dag.has_branches else ()
     if not dag.depends_on_past:
         return Facts(branched=of_branches)
-    earlier = before(connection, dag_run_id, past.relevant(dag), catchup=dag.catchup)
-    return Facts(branched=of_branches, past=past.waits(dag, earlier))
+    earlier = before(connection, dag_run_id, rules.past_relevant(dag), catchup=dag.catchup)
+    return Facts(branched=of_branches, past=rules.past_waits(dag, earlier))
 
 
 def branched(connection: Connection, dag_run_id: int) -> tuple[Branched, ...]:

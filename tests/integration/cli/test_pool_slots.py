@@ -9,7 +9,7 @@ from support.rest import Rest
 from support.scenario import Scenario, dag
 
 from paceline.states import TaskState as S
-from scheduler.deciding.prefetch_window import PrefetchWindow
+from scheduler.deciding.select import PrefetchWindow
 from scheduler.services.queue import free_capacity
 from scheduler.store.db.database import transact
 from scheduler.store.queueing import capacity

@@ -17,7 +17,7 @@ from support.waiting import eventually
 
 from paceline.authoring.triggers import Target
 from paceline.states import TaskState
-from scheduler.deciding import past
+from scheduler.deciding import rules
 from scheduler.services.prune import Prune
 from scheduler.settings.log_paths import run_folder
 from scheduler.store.actions import delete
@@ -468,7 +468,7 @@ def test_a_task_whose_only_earlier_run_is_deleted(scenario: Scenario, ignores_fi
     run = scenario.trigger("d", run_id="new", logical_date=day(9))
 
     with scenario.engine.begin() as connection:
-        waits = past.waits(graph, run_facts.before(connection, run, past.relevant(graph), catchup=False))
+        waits = rules.past_waits(graph, run_facts.before(connection, run, rules.past_relevant(graph), catchup=False))
 
     assert list(waits) == ([] if ignores_first else [0])
     assert "treated as in its first run" in meaning("`depends_on_past`")

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.deciding.prefetch_window import AHEAD_S, MOST, PrefetchWindow
+from scheduler.deciding.select import AHEAD_S, MOST, PrefetchWindow
 
 LEAST = 32
 

@@ -15,7 +15,7 @@ from paceline.exceptions import ExternalTaskFailedError, FailTask
 from paceline.operators import TriggerDagRunOperator
 from paceline.sensors import ExternalTaskSensor
 from paceline.states import Before, TaskState
-from scheduler.deciding import past
+from scheduler.deciding import rules
 from scheduler.deciding.evaluate import run_state
 from scheduler.store.actions import clear, mark
 from scheduler.store.dags import dags
@@ -75,8 +75,8 @@ def with_past(scenario: Scenario, states: dict[str, str], earlier: dict[str, str
     for which, given in zip(runs, (earlier or {}, states), strict=False):
         for task_id, state in given.items():
             place(scenario, which, task_id, S(state))
-    before = transact(scenario.engine, run_facts.before, runs[2], past.relevant(WAITING), catchup=False)
-    return past.waits(WAITING, before)
+    before = transact(scenario.engine, run_facts.before, runs[2], rules.past_relevant(WAITING), catchup=False)
+    return rules.past_waits(WAITING, before)
 
 
 @pytest.mark.parametrize(("rule", "task_id"), [("`depends_on_past`", "a"), ("`wait_for_downstream`", "b")])
@@ -84,7 +84,7 @@ def test_states_of_the_previous_run(rule: str, task_id: str) -> None:
     def meaning(state: S) -> str:
         def waits(*instances: S) -> bool:
             states = {"a": [S.SUCCESS], "b": [S.SUCCESS]} | {task_id: [one for one in instances if one is not S.REMOVED]}
-            return bool(past.waits(WAITING, Before(run_id="r", states={name: of for name, of in states.items() if of})))
+            return bool(rules.past_waits(WAITING, Before(run_id="r", states={name: of for name, of in states.items() if of})))
 
         if state is S.REMOVED:
             return "counted" if waits(state) or waits(state, S.SUCCESS) or not waits(state, S.FAILED) else "not counted"
