@@ -53,7 +53,7 @@ REVIEWED: dict[str, tuple[str, ...]] = {
     ),
     "made of a constant": ("assets.py: key('u')", "assets.py: key('w.uri')",),
     "from the migrations of the package": (
-        "concurrent_indexes.py: name", "concurrent_indexes.py: definition", "concurrent_indexes.py: indexes[name]",
+        "migrate.py: name", "migrate.py: definition", "migrate.py: indexes[name]",
         "0002_one_trigger.py: check",
     ),
     "one of two constants of the module": ("capacity.py: rank", "why.py: rank",),

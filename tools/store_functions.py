@@ -13,7 +13,6 @@ TAKE_ENGINE = {
     "upkeep/processes.py register": "all later changes of the engine record the new ID",
     "worker/external_jobs.py by_engine": "each statement of a thread has a transaction of its own",
     "upkeep/registration.py __init__": "an object that registers its process, again if it was declared lost",
-    "upkeep/settings_drift.py __init__": "an object that compares now and then, while its process runs",
 }
 WRITES = re.compile(r"\b(insert\s+into|update\s+\w+(\s+(as\s+)?\w+)?\s+set|delete\s+from|truncate|merge\s+into)\b", re.IGNORECASE)
 

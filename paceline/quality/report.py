@@ -1,14 +1,25 @@
-"""The report of the checks: as text, in the log, and as an XCom."""
+"""The report of the checks as text, in the log and as an XCom, with what they measured in earlier runs of the task."""
+
+from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any, Literal
 
 from paceline.authoring import running
 from paceline.authoring.asset import TABLE
 from paceline.exceptions import FailTask, XComError
-from paceline.quality import history
+
+#: Not below paceline, whose records a worker writes to its own log.
+log = logging.getLogger(__name__)
+#: The key of the XCom with the results of all checks of a try.
+KEY = "expectations"
+#: The key of the XCom with the measures of this run and of those before it, which a run takes over from the one before it.
+MEASURES = "measures"
+#: How many runs are kept.
+KEPT = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +53,6 @@ class Check:
     def is_share(self) -> bool:
         """Whether `tolerate` is a share of the rows."""
         return isinstance(self.tolerate, float) and 0 < self.tolerate < 1
-
-
-#: Not below paceline, whose records a worker writes to its own log.
-log = logging.getLogger(__name__)
-
-#: The key of the XCom with the results of all checks of a try.
-KEY = "expectations"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +141,7 @@ def finish(report: Report, *, fail: bool) -> Report:
     if fail and report.failed:
         raise ExpectationError(report)
     if values is not None and report.passed:
-        history.keep(report, values["ti"])
+        keep_measures(report, values["ti"])
     return report
 
 
@@ -161,3 +165,36 @@ def _show(report: Report, events: Any) -> None:
                 "passed": known["passed"] + sum(result.status == "passed" for result in own),
                 "warned": [*known["warned"], *(str(result) for result in own if result.status == "warned")],
             }
+
+
+def of_earlier_runs(values: Mapping[str, Any] | None) -> dict[str, list[tuple[str, float]]]:
+    """The run ID and the value of each measure in earlier runs, up to the date of this one; the newest is the last."""
+    if values is None:
+        return {}
+    ti = values["ti"]
+    stored = ti.xcom_pull(key=MEASURES, include_prior_dates=True, default=None)
+    if not isinstance(stored, dict):
+        return {}
+    return {name: [(run, value) for run, value in of_runs if run != ti.run_id] for name, of_runs in stored.items()}
+
+
+def usual(values: list[tuple[str, float]]) -> float | None:
+    """The median of earlier runs; None without one."""
+    return median(value for _, value in values) if values else None
+
+
+def name_of(frame: str, promise: str) -> str:
+    return f"{frame}: {promise}"
+
+
+def keep_measures(report: Any, ti: Any) -> None:
+    """Store the measures of this run after those of earlier ones. Only checks that did not fail are a measure for others."""
+    measured = {name_of(one.frame, one.promise): one.value for one in report.results if one.value is not None}
+    if measured:
+        known = of_earlier_runs({"ti": ti})
+        # As other checks of this try have stored them.
+        own = ti.xcom_pull(key=MEASURES, default=None)
+        known |= {name: [tuple(one) for one in of_runs] for name, of_runs in own.items()} if isinstance(own, dict) else {}
+        others = {name: [one for one in known.get(name, ()) if one[0] != ti.run_id] for name in measured}
+        stored = {name: [*others[name], (ti.run_id, value)] for name, value in measured.items()}
+        ti.xcom_push(MEASURES, {name: [list(one) for one in of_runs[-KEPT:]] for name, of_runs in (known | stored).items()})

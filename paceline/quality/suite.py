@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from paceline.authoring.asset import Asset
-from paceline.quality import history, report
+from paceline.quality import report
 from paceline.quality.report import Check, Report, Result
 from paceline.tables import writes
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 #: Other names of Spark types, with the name in `df.dtypes`.
 _ALIASES = {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint", "bool": "boolean", "str": "string"}
+#: The methods that add a check.
+CHECKS = (
+    "columns", "rows", "not_null", "between", "accepted_values", "matches", "satisfies", "unique", "foreign_key", "fresh", "stable",
+)  # fmt: skip
 
 
 class Suite:
@@ -146,9 +151,8 @@ class Suite:
 
     def read(self, path: str | Path) -> Self:
         """Add the checks of a YAML file, see docs/how-to/check-tables.md. ValueError with its entry if one is not valid."""
-        from paceline.quality import definition
 
-        definition.add(self, Path(path))
+        _add_all(self, Path(path))
         return self
 
     def check(self, *, fail: bool = True) -> Report:
@@ -214,7 +218,7 @@ def _results(suites: Sequence[Suite], by_place: Mapping[int, Backend], values: A
         for number, result in _known(suite, by_place[place].types(place)).items()
     }
     measures = {each.measure for suite in suites for each in suite.checks if each.kind == "measure"}
-    earlier = history.of_earlier_runs(values if measures - {"newest"} else None)
+    earlier = report.of_earlier_runs(values if measures - {"newest"} else None)
     now = values["ti"].now() if values is not None and "newest" in measures else datetime.now(UTC)
     found: dict[tuple[int, int], Result] = dict(settled)
     for backend in dict.fromkeys(by_place.values()):
@@ -236,8 +240,8 @@ def _results(suites: Sequence[Suite], by_place: Mapping[int, Backend], values: A
             key = (place, number)
             value, total = counted.get(key), counted.get((place, -1 - number))
             if each.kind == "measure" and key not in impossible:
-                known = earlier.get(history.name_of(suites[place].name, each.promise), [])
-                found[key] = _of_measure(suites[place], each, value, history.usual(known), now)
+                known = earlier.get(report.name_of(suites[place].name, each.promise), [])
+                found[key] = _of_measure(suites[place], each, value, report.usual(known), now)
             else:
                 found[key] = _result(suites[place], each, int(value or 0), impossible.get(key, ""), total)
         broken = [each for each in open_checks if found[each[:2]].status != "passed" and found[each[:2]].failing]
@@ -308,3 +312,44 @@ def _names(method: str, columns: Sequence[str], *, least: int = 0) -> Sequence[s
     if len(columns) < least:
         raise ValueError(f"{method}() needs at least one column.")
     return columns
+
+
+def _add_all(suite: Any, path: Path) -> None:
+    """Add the checks of a file; a relative path is one in the folder of the DAG file, else in the working directory."""
+    import yaml
+
+    values = report.context()
+    if values is not None and not path.is_absolute():
+        path = Path(values["dag"].fileloc).parent / path
+    text = path.read_text(encoding="utf-8")
+    try:
+        entries = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path.name} is not YAML: {error}") from None
+    if isinstance(entries, Mapping):
+        entries = entries.get("checks")
+    if not isinstance(entries, list):
+        raise ValueError(f"{path.name} must be a list of checks, or have one below `checks:`.")
+    for number, entry in enumerate(entries, 1):
+        try:
+            _add(suite, entry)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path.name}, check {number}: {error}") from None
+
+
+def _add(suite: Any, entry: Any) -> None:
+    """Add one check: `not_null: [id]`, `fresh: {column: at, within: 24}`, or `unique: id`."""
+    if not isinstance(entry, Mapping) or len(entry) != 1:
+        raise ValueError(f"write it as `name: arguments`, not {entry!r}.")
+    ((name, given),) = entry.items()
+    if name not in CHECKS:
+        raise ValueError(f"there is no check {name!r}; there are {', '.join(CHECKS)}.")
+    method = getattr(suite, name)
+    if name in {"not_null", "unique"}:
+        arguments = dict(given) if isinstance(given, Mapping) else {"columns": given}
+        columns = arguments.pop("columns", None)
+        method(*([columns] if isinstance(columns, str) else columns or []), **arguments)
+    elif isinstance(given, Mapping) and not (name == "columns" and not given.keys() & inspect.signature(method).parameters.keys()):
+        method(**given)
+    else:
+        method(given)

@@ -2,7 +2,9 @@
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -11,11 +13,10 @@ from fastapi.routing import APIRoute
 from sqlalchemy import Connection, Engine
 
 from scheduler.actions.actor import Actor, ForbiddenError
-from scheduler.api import access, database, preconditions
-from scheduler.api.broker import Broker
+from scheduler.api import access, preconditions, servers
 from scheduler.api.errors import documented
-from scheduler.api.kept import Kept
 from scheduler.api.login import SAFE, Logins
+from scheduler.api.servers import Broker
 from scheduler.api.stream import Stream
 from scheduler.messaging import wakeups
 from scheduler.messaging.publisher import Publisher
@@ -37,6 +38,45 @@ SECRET_FIELDS = frozenset({"password", "extra", "value", "conf", "dag_run_conf"}
 #: Characters of a body in the audit log, and its levels.
 LONGEST_EXTRA, DEEPEST_EXTRA = 4000, 20
 PREFIX = "/api/v2"
+T = TypeVar("T")
+#: Seconds for which an answer is shared, and the answers that are kept.
+SHARED_S, MOST = 5.0, 200
+
+
+@dataclass(slots=True)
+class Kept:
+    """Answers that many pages ask for at the same time: one request computes each, and the others of the next seconds share it.
+
+    What an account may see belongs into the key.
+    """
+
+    shared_s: float = SHARED_S
+    _answers: dict[Hashable, tuple[float, Future[Any]]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def get(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """The answer of `compute`, which another thread may be computing, or has computed within `shared_s`."""
+        now = time.monotonic()
+        with self._lock:
+            since, answer = self._answers.get(key, (now, None))
+            is_mine = answer is None or now - since >= self.shared_s
+            if answer is None or is_mine:
+                answer = Future()
+                self._answers.pop(key, None)
+                self._answers[key] = (now, answer)
+                if len(self._answers) > MOST:
+                    del self._answers[next(iter(self._answers))]
+        if is_mine:
+            try:
+                answer.set_result(compute())
+            except BaseException as error:
+                with self._lock:
+                    if self._answers.get(key, (now, None))[1] is answer:
+                        del self._answers[key]
+                answer.set_exception(error)
+                raise
+        result: T = answer.result()
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +98,7 @@ class Service:
     @classmethod
     def of(cls, settings: Settings, stopping: threading.Event | None = None) -> Self:
         """The service of a web process with these settings. It connects to nothing yet."""
-        engine = database.create(settings)
+        engine = servers.create_engine(settings)
         stopping = stopping or threading.Event()
         return cls(
             settings=settings,
@@ -101,7 +141,7 @@ class Call:
         """The account as the one who acts: events of its changes have its name."""
         name = f"api:{self.account.name}"
         return Actor(
-            settings=self.settings, engine=database.acting_as(self.service.engine, name), announce=self.service.wakeups.announce,
+            settings=self.settings, engine=servers.acting_as(self.service.engine, name), announce=self.service.wakeups.announce,
             publish=self.service.publisher.try_publish, versions=self.service.versions,
             name=name, made_by=name, account=self.account.name, address=self.address, checks=self.precondition,
         )  # fmt: skip

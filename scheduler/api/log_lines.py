@@ -6,15 +6,27 @@ found by reading one block.
 
 import functools
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import IntEnum
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from scheduler.api.log_levels import CANDIDATES, Level, level_of
 from scheduler.api.logs import opened
+
+
+class Level(IntEnum):
+    """How serious a line is. NONE: it has no level, such as the output of print()."""
+
+    NONE = 0
+    DEBUG = 1
+    INFO = 2
+    WARNING = 3
+    ERROR = 4
+
 
 BLOCK = 1 << 20
 #: Bytes of one line that are shown, and of one response.
@@ -25,6 +37,20 @@ MOST_FILES = 64
 SEARCH_S = 1.5
 #: A smaller log is counted at once.
 SMALL = 64 << 20
+#: Bytes of a line in which its level is looked for.
+LONGEST_START = 300
+_COLOR = re.compile(rb"\x1b\[[\d;]*m")
+#: A time and a level, as in `2026-01-02T03:04:05.678Z ERROR`, or the level alone, as in `WARNING:root:` and `[error]`.
+_START = re.compile(
+    rb"(?:[\[(]?\d{2,4}[-/:].{0,80}?[^\w.])?[\[<]?(TRACE|DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)(?![\w.])", re.DOTALL
+)
+_JSON = re.compile(rb'\{.{0,200}?"level": ?"(\w+)"', re.DOTALL)
+#: The first and the last line of a traceback, and those of Java.
+_TRACE = re.compile(
+    rb"Traceback \(most recent call last\):|Caused by: |Exception in thread "
+    rb"|(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?::|\s*$)"
+)
+_PYTHON_WARNING = re.compile(rb"\S+:\d+: \w*Warning: ")
 
 
 @dataclass(slots=True)
@@ -241,3 +267,27 @@ def _total(stream: BinaryIO, ends: list[int]) -> int:
 
 def _text(line: bytes) -> str:
     return line.rstrip(b"\r\n").decode("utf-8", "replace")
+
+
+_NAMED = {b"TRACE": Level.DEBUG, b"WARN": Level.WARNING, b"CRITICAL": Level.ERROR, b"FATAL": Level.ERROR}
+_NAMED |= {level.name.encode(): level for level in Level if level}
+#: What each line of a level contains; most others do not.
+CANDIDATES = {
+    Level.ERROR: re.compile(
+        rb"CRITICAL|FATAL|ERROR|Traceback \(|Caused by: |Exception in|(?:Error|Exception|Interrupt|Exit)(?::|\s*$)"
+        rb'|"level": ?"(?:error|critical|fatal)',
+        re.MULTILINE,
+    )
+}
+CANDIDATES[Level.WARNING] = re.compile(CANDIDATES[Level.ERROR].pattern + rb'|WARN|Warning: |"level": ?"warn', re.MULTILINE)
+
+
+def level_of(line: bytes) -> Level:
+    """The level of a line without its end."""
+    start = _COLOR.sub(b"", line[:LONGEST_START])
+    found = _START.match(start) or _JSON.match(start)
+    if found:
+        return _NAMED.get(found[1].upper(), Level.NONE)
+    if _TRACE.match(start):
+        return Level.ERROR
+    return Level.WARNING if _PYTHON_WARNING.match(start) else Level.NONE

@@ -11,7 +11,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from scheduler.api import app, database
+from scheduler.api import app, servers
 from scheduler.process import hardening, log_format, role
 from scheduler.process.service_manager import ServiceManager
 from scheduler.settings import Settings
@@ -98,7 +98,7 @@ def _watched(configured: uvicorn.Config, service_manager: ServiceManager) -> uvi
 
 def _prepare_database(settings: Settings, say: Callable[[str], None]) -> None:
     """Wait for the database, check its schema, and create the first account."""
-    engine = database.create(settings)
+    engine = servers.create_engine(settings)
     try:
         migrate.wait(engine, say)
         password = store.transact(engine, accounts.create_first)

@@ -6,7 +6,7 @@ from sqlalchemy import Engine
 from paceline.exceptions import PacelineError
 from scheduler.api.access import ADMINISTER, OPERATE, VIEW, at_least, tags_with
 from scheduler.api.login import Logins
-from scheduler.catalog import app, rights
+from scheduler.catalog import access, app
 from scheduler.catalog.errors import UnauthorizedError
 from scheduler.catalog.tables import Caller, Tables
 from scheduler.settings import Settings
@@ -37,7 +37,7 @@ def of_account(account: Account, address: str) -> Caller:
     def may_use(properties: dict[str, str], writes: bool) -> bool:
         role = OPERATE if writes else VIEW
         tags = tags_with(account, role)
-        return tags is None or not rights.listed(properties, writes=writes).isdisjoint(f"tag:{tag}" for tag in tags)
+        return tags is None or not access.listed(properties, writes=writes).isdisjoint(f"tag:{tag}" for tag in tags)
 
     may_write = at_least(account.role, OPERATE) or bool(tags_with(account, OPERATE))
     return Caller(

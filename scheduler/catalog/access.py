@@ -1,6 +1,14 @@
-"""What a program needs to use the catalog."""
+"""Access to the catalog: what a program needs to use it, and which tasks and accounts may use a namespace.
 
+A namespace is open unless it, or a namespace above it, has the property `paceline.writers` or `paceline.readers`: a list, separated
+by commas, of `dag:<id>`, `tag:<tag of a DAG>` and `bundle:<name>`. Writers may read too.
+"""
+
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+
+PREFIX = "paceline."
+READERS, WRITERS = f"{PREFIX}readers", f"{PREFIX}writers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +29,19 @@ class Access:
     def properties(self) -> dict[str, str]:
         """What `pyiceberg.catalog.load_catalog` needs."""
         return {"type": "rest", "uri": self.uri, "token": self.token, "warehouse": self.warehouse, **self.storage}
+
+
+def restricts(properties: Mapping[str, str], *, writes: bool) -> bool:
+    """Whether a namespace with these properties is not open to all."""
+    return (WRITERS if writes else READERS) in properties
+
+
+def listed(properties: Mapping[str, str], *, writes: bool) -> set[str]:
+    """Those that may write to a restricted namespace, or read it."""
+    lists = [properties.get(WRITERS, ""), *([] if writes else [properties.get(READERS, "")])]
+    return {name.strip() for text in lists for name in text.split(",") if name.strip()}
+
+
+def allow(properties: Mapping[str, str], names: Collection[str], *, writes: bool) -> bool:
+    """Whether a task with these names may use a namespace."""
+    return not restricts(properties, writes=writes) or not listed(properties, writes=writes).isdisjoint(names)

@@ -13,7 +13,7 @@ from scheduler.catalog import commits, errors, files
 from scheduler.catalog.errors import CatalogError, NoSuchTableError, UnauthorizedError
 from scheduler.catalog.tables import Caller, Tables
 from scheduler.catalog.views import Views
-from scheduler.store.tables import requests
+from scheduler.store.tables import publish
 
 JSON = "application/json"
 #: Between the parts of a namespace in a path.
@@ -76,7 +76,7 @@ def create(tables: Tables, authenticate: Authenticate) -> FastAPI:
         if key is None or request.method in ("GET", "HEAD"):
             return caller
         body = (await request.body()).decode("utf-8", "replace")
-        digest = requests.digest(caller.name, key, request.method, request.url.path, request.url.query, body)
+        digest = publish.request_digest(caller.name, key, request.method, request.url.path, request.url.query, body)
         return dataclasses.replace(caller, request=digest)
 
     asks, content = Depends(sender), Body()

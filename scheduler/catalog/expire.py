@@ -17,7 +17,7 @@ from pyiceberg.table.snapshots import Snapshot
 from sqlalchemy import Connection, Engine
 
 from paceline.exceptions import ConflictError, NotFoundError
-from scheduler.catalog import files, needed
+from scheduler.catalog import files
 from scheduler.catalog.files import Warehouse
 from scheduler.settings import Settings
 from scheduler.store.accounts import audit
@@ -136,10 +136,10 @@ def _publish(connection: Connection, catalog: str, change: Change, by: str) -> i
 
 def _delete(warehouse: Warehouse, removed: Iterable[Snapshot], kept: Iterable[Snapshot]) -> int:
     """Delete what only removed snapshots need, each file before those that name it. The number of files."""
-    candidates = needed.files_of(warehouse, removed)
+    candidates = files.files_of(warehouse, removed)
     if not candidates:
         return 0
-    stays = needed.files_of(warehouse, kept)
+    stays = files.files_of(warehouse, kept)
     count = 0
     for path in candidates:
         if path not in stays:

@@ -7,7 +7,7 @@ import os
 import posixpath
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ from pyarrow.fs import FileSelector
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.view.metadata import ViewMetadata
 
 from scheduler.catalog.errors import CatalogError, ForbiddenError, UnsupportedError
@@ -32,6 +33,8 @@ PATHS = ("write.data.path", "write.metadata.path", "write.object-storage.path", 
 VERSION = re.compile(r"(\d+)-[0-9a-f-]+(?:\.view)?\.metadata\.json")
 #: pyiceberg writes version 2 at most.
 NEWEST_FORMAT = 2
+#: What each snapshot counts, and all commits of a try together.
+SUMMED = ("added-records", "deleted-records", "added-data-files", "added-files-size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +190,6 @@ def check_name(kind: str, *parts: str) -> None:
             raise CatalogError(f"{part!r} is no name of a {kind}: use at most 100 letters, digits, -, _ and blanks, and no dot.")
 
 
-#: What each snapshot counts, and all commits of a try together.
-SUMMED = ("added-records", "deleted-records", "added-data-files", "added-files-size")
-
-
 def facts(table: TableMetadata, before: TableMetadata | None) -> dict[str, Any]:
     """What pages say of a version of a table: its snapshot, and what that has changed."""
     snapshot = table.current_snapshot()
@@ -242,3 +241,37 @@ def body(metadata: Metadata) -> bytes:
     """The response to a client that loads a table."""
     location = json.dumps(metadata.location)
     return f'{{"metadata-location": {location}, "metadata": {metadata.text}, "config": {{}}}}'.encode()
+
+
+def files_of(warehouse: Warehouse, snapshots: Iterable[Snapshot]) -> dict[str, None]:
+    """All files of snapshots: data files, then manifests, then manifest lists. What an earlier call has deleted is left out."""
+    data: dict[str, None] = {}
+    manifests: dict[str, None] = {}
+    lists: dict[str, None] = {}
+    for snapshot in snapshots:
+        try:
+            listed = snapshot.manifests(warehouse.io)
+        except FileNotFoundError:
+            continue
+        lists[snapshot.manifest_list] = None
+        for manifest in listed:
+            if manifest.manifest_path not in manifests:
+                try:
+                    entries = manifest.fetch_manifest_entry(warehouse.io, discard_deleted=True)
+                except FileNotFoundError:
+                    continue
+                manifests[manifest.manifest_path] = None
+                data.update(dict.fromkeys(entry.data_file.file_path for entry in entries))
+    return {**data, **manifests, **lists}
+
+
+def all_files(warehouse: Warehouse, tables: Iterable[TableMetadata]) -> set[str]:
+    """All files that versions of tables name, with the metadata files of their histories."""
+    snapshots: dict[tuple[str, int], Snapshot] = {}
+    found: set[str] = set()
+    for table in tables:
+        snapshots.update({(str(table.table_uuid), one.snapshot_id): one for one in table.snapshots})
+        found.update(entry.metadata_file for entry in table.metadata_log)
+        found.update(one.statistics_path for one in (*table.statistics, *table.partition_statistics))
+        found.update(one.manifest_list for one in table.snapshots)
+    return found.union(files_of(warehouse, snapshots.values()))

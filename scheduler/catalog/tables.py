@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine
 from tenacity import stop_after_delay
 
 from paceline.exceptions import StaleTryError
-from scheduler.catalog import commits, files, rights
+from scheduler.catalog import access, commits, files
 from scheduler.catalog.errors import (
     CatalogError,
     CommitFailedError,
@@ -31,7 +31,7 @@ from scheduler.process import fault_points
 from scheduler.settings import Settings
 from scheduler.store.accounts import audit
 from scheduler.store.db import database
-from scheduler.store.tables import folders, namespaces, pointers, publish, reads, requests, tries
+from scheduler.store.tables import folders, namespaces, pointers, publish, reads, tries
 from scheduler.store.tables.pointers import Change, Pinned, Pointer
 
 log = logging.getLogger("paceline.tables")
@@ -108,8 +108,8 @@ class Tables:
     ) -> tuple[list[str], list[str], list[str]]:
         """Change the properties of a namespace. Returns those that were updated, removed and missing."""
         before = self.properties(caller, name, writes=True)
-        if not caller.is_admin and any(key.startswith(rights.PREFIX) for key in (*updates, *removals)):
-            raise ForbiddenError(f"An administrator says who uses the namespace {name} ({rights.WRITERS}, {rights.READERS}).")
+        if not caller.is_admin and any(key.startswith(access.PREFIX) for key in (*updates, *removals)):
+            raise ForbiddenError(f"An administrator says who uses the namespace {name} ({access.WRITERS}, {access.READERS}).")
         if both := set(updates) & set(removals):
             raise CatalogError(f"The property {min(both)} is both set and removed: choose one.")
         if self.is_done(caller):
@@ -306,10 +306,10 @@ class Tables:
         properties: dict[str, str] = self._transact(namespaces.inherited, self.catalog, namespace)
         if caller.may_use is not None:
             may = caller.may_use(properties, writes)
-        elif caller.attempt is None or not rights.restricts(properties, writes=writes):
+        elif caller.attempt is None or not access.restricts(properties, writes=writes):
             may = True
         else:
-            may = rights.allow(properties, self._transact(tries.names_of, caller.attempt), writes=writes)
+            may = access.allow(properties, self._transact(tries.names_of, caller.attempt), writes=writes)
         if not may:
             raise ForbiddenError(f"{caller.name} may not {'write to' if writes else 'read'} the namespace {namespace}.")
 
@@ -318,7 +318,7 @@ class Tables:
         return found
 
     def is_done(self, caller: Caller) -> bool:
-        return caller.request is not None and bool(self._transact(requests.is_done, caller.request))
+        return caller.request is not None and bool(self._transact(publish.request_is_done, caller.request))
 
     def store(self, caller: Caller, changes: list[Change], *, taken: type[CatalogError] = CommitFailedError) -> bool:
         """Store the new pointers. False if the same request was faster: a client that got no answer has repeated it.
@@ -356,7 +356,7 @@ DONE = "an equal request has been done"
 
 def _store(connection: Connection, catalog: str, caller: Caller, changes: list[Change]) -> str | None:
     """Store the new pointers of a try or of a person. Returns who was faster, in words; None if they are stored."""
-    if not requests.note(connection, caller.request):
+    if not publish.note_request(connection, caller.request):
         return DONE
     if caller.attempt is not None:
         stale = tries.write(connection, caller.attempt, changes)
@@ -379,7 +379,7 @@ def _store(connection: Connection, catalog: str, caller: Caller, changes: list[C
 
 def _once(connection: Connection, caller: Caller, write: Callable[..., Any], *arguments: Any) -> bool:
     """Call `write`, unless the request has been done. False if that refused."""
-    if requests.note(connection, caller.request) and write(connection, *arguments) is False:
+    if publish.note_request(connection, caller.request) and write(connection, *arguments) is False:
         connection.rollback()
         return False
     return True

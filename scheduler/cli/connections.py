@@ -96,8 +96,8 @@ def test(conn_id: str) -> None:
     PACELINE_CONN_<ID> before the database. Exit 0 if it succeeds, 1 if it fails.
     """
     from scheduler.store.secrets import connections as store
-    from workers.process.connection_attempt import attempt
     from workers.process.secrets_backend import EnvironmentBackend
+    from workers.supervision.connection_tests import attempt
 
     connection = EnvironmentBackend(os.environ).connection(conn_id)
     if connection is None:

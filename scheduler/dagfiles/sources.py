@@ -20,7 +20,7 @@ from scheduler.dagfiles.storage_source import StorageSource
 from scheduler.process.health import VitalThread
 from scheduler.settings import Settings
 from scheduler.settings.bundle_sources import BundleSource, parse
-from scheduler.store.dags import bundle_sources, bundles
+from scheduler.store.dags import bundles
 from scheduler.store.db.database import transact
 from scheduler.store.secrets import connections
 from scheduler.store.secrets.cipher import Cipher
@@ -64,13 +64,13 @@ class Sources:
         if time.monotonic() < self._ask_at or (self._is_entered and not self._sources):
             return []
         if not self._is_entered:
-            transact(self._engine, bundle_sources.enter, sorted(self._sources))
+            transact(self._engine, bundles.enter_sources, sorted(self._sources))
             self._is_entered = True
         interval_s = self._settings.bundles.poll_interval
         self._ask_at = time.monotonic() + min(ASK_S, interval_s)
         idle = [name for name in self._sources if name not in self._threads or not self._threads[name].is_alive()]
         lease_s = self._settings.bundles.read_timeout + CLAIM_MARGIN_S
-        due = transact(self._engine, bundle_sources.claim, idle, interval_s=interval_s, lease_s=lease_s)
+        due = transact(self._engine, bundles.claim_source, idle, interval_s=interval_s, lease_s=lease_s)
         started: list[threading.Thread] = []
         for bundle, state in due.items():
             source = self._sources[bundle]
@@ -102,7 +102,7 @@ class Sources:
             else:
                 log.warning("Bundle %s keeps its version: %s", source.bundle, problem)
         try:
-            transact(self._engine, bundle_sources.done, source.bundle, state, problem)
+            transact(self._engine, bundles.source_done, source.bundle, state, problem)
         except SQLAlchemyError as error:
             log.warning("The state of the source of bundle %s could not be stored: %s", source.bundle, _line(error))
 

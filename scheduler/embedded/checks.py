@@ -20,13 +20,13 @@ from sqlalchemy.exc import DBAPIError
 from paceline.exceptions import PacelineError, UnreachableError
 from scheduler.settings import Settings
 from scheduler.settings.model import masked
-from scheduler.store.dags import bundle_sources, bundle_versions
+from scheduler.store.dags import bundle_versions, bundles
 from scheduler.store.db import database, migrate, roles
 from scheduler.store.db.database import transact
 from scheduler.store.db.pooler import PoolerError
 from scheduler.store.read import overview, reads
 from scheduler.store.secrets import connections, variables
-from scheduler.store.upkeep import settings_drift
+from scheduler.store.upkeep import registration
 from scheduler.store.worker import deferrals
 
 #: The file in which a stack on one machine notes its addresses and its process ID.
@@ -243,7 +243,7 @@ def running(engine: Engine, settings: Settings) -> Iterator[Finding]:
     yield from _alive(engine, "worker", settings.worker.heartbeat_timeout)
     deferred = transact(engine, deferrals.waiting)
     yield from _alive(engine, "waiter", settings.waiter.heartbeat_timeout, needed=deferred > 0)
-    for difference in transact(engine, settings_drift.differences, silent_s=settings.worker.heartbeat_timeout):
+    for difference in transact(engine, registration.settings_differences, silent_s=settings.worker.heartbeat_timeout):
         yield bad("settings", f"{difference}.", "Give all processes the same value, and start those with another one again.")
     yield from secrets(engine, settings)
     for role, right, statement in transact(engine, roles.excesses):
@@ -261,7 +261,7 @@ def running(engine: Engine, settings: Settings) -> Iterator[Finding]:
         yield bad("dag files", f"{error['file']}{line}: {error['message']}", "Correct the file; it is read again at once.")
     if len(errors) > SPELLED_OUT:
         yield bad("dag files", f"{len(errors) - SPELLED_OUT} more cannot be read.", "`paceline dags errors` shows all.")
-    for name, problem in transact(engine, bundle_sources.problems):
+    for name, problem in transact(engine, bundles.source_problems):
         yield bad(
             "bundles", f"The source of bundle {name} cannot be read: {problem}", "Correct it; the live version stays until then."
         )

@@ -16,7 +16,7 @@ from scheduler.settings import Settings
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
 from scheduler.store.runs import deleted_runs
-from scheduler.store.tables import dead_tries, expiry, folders
+from scheduler.store.tables import expiry, folders, tries
 from scheduler.store.upkeep import retention
 from scheduler.store.upkeep.retention import Batch
 
@@ -82,7 +82,7 @@ class Prune(TimedService):
             return False
         if not any(self._after.values()):
             self._dead_try = 0
-        found = transact(self._engine, dead_tries.dead, self._dead_try, tables.keep_dead_tries, 1)
+        found = transact(self._engine, tries.dead, self._dead_try, tables.keep_dead_tries, 1)
         self._dead_try = max(found, default=self._dead_try)
         return bool(found)
 

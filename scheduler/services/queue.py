@@ -13,14 +13,13 @@ from paceline.states import Waiting
 from scheduler.deciding.limits import RUN, TASK, TASK_IN_RUN, own_limits, reached
 from scheduler.deciding.select import FreeCapacity, PrefetchWindow, select
 from scheduler.messaging.message import Message
-from scheduler.messaging.publisher import Publisher
+from scheduler.messaging.publisher import PUBLISH_ERRORS, Publisher
 from scheduler.messaging.wakeups import QUEUE
-from scheduler.process import measures
-from scheduler.services.dispatch import send
+from scheduler.process import fault_points, measures
 from scheduler.services.service import AT_ONCE, HELD_PAUSE_S, Result, Service
 from scheduler.settings import Settings
 from scheduler.store.db.database import step, transact
-from scheduler.store.moves.queue import queue
+from scheduler.store.moves.queue import queue, stamp_dispatched
 from scheduler.store.queueing import capacity, parking
 from scheduler.store.queueing.capacity import ALL_INSTANCES, OF_QUEUE, Counts, Full, Pool
 from scheduler.store.queueing.parking import ParkedTask
@@ -360,3 +359,18 @@ def free_capacity(pools: Mapping[str, Pool], counts: Counts, settings: Settings,
         queues[use.queue] -= use.instances
     parallelism = settings.core.parallelism - sum(use.instances for use in counts.used)
     return FreeCapacity(pools=slots, queues=queues, parallelism=parallelism, active=counts.active, most=counts.most)
+
+
+def send(engine: Engine, publisher: Publisher, messages: list[Message], *, step: str) -> bool:
+    """Publish messages and set dispatched_at. Without the broker, the task instances stay queued, and rescue sends them later."""
+    if not messages:
+        return True
+    fault_points.point(f"{step}.publish")
+    try:
+        publisher.publish(messages)
+    except PUBLISH_ERRORS:
+        measures.count("celery.task_timeout_error", len(messages))
+        return False
+    fault_points.point(f"{step}.published")
+    transact(engine, stamp_dispatched, messages)
+    return True

@@ -15,13 +15,13 @@ from scheduler.messaging.message import Message
 from scheduler.messaging.publisher import Publisher, dispatch_ids_in_broker
 from scheduler.messaging.wakeups import EPOCH_KEY
 from scheduler.process import measures
-from scheduler.services.dispatch import send
+from scheduler.services.queue import send
 from scheduler.services.service import Result, TimedService
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
 from scheduler.store.moves.queue import dispatch_again, queued_longer_than
 from scheduler.store.upkeep import processes, retention
-from scheduler.store.worker import crashes
+from scheduler.store.worker import claims
 
 #: Task instances read at once, and messages sent in one pass.
 BATCH = 1000
@@ -71,7 +71,7 @@ class Rescue(TimedService):
         return Result(runs=rescued.runs, log=log)
 
     def rescue(self, now: datetime) -> Rescued:
-        transact(self._engine, crashes.note)
+        transact(self._engine, claims.note_crash_free)
         lost: list[str] = []
         runs: list[int] = []
         if self._may_expire(now):
@@ -175,10 +175,10 @@ class Rescue(TimedService):
 
 def _dispatch_again(connection: Connection, settled_s: float) -> list[Message]:
     """The task instances queued before a crash of PostgreSQL, after workers had time to repeat the claims that it undid."""
-    return dispatch_again(connection) if crashes.settled(connection, seconds=settled_s) else []
+    return dispatch_again(connection) if claims.crash_settled(connection, seconds=settled_s) else []
 
 
 def _suspects(connection: Connection, age_s: float, settled_s: float, after_id: int) -> list[Message]:
-    if not crashes.settled(connection, seconds=settled_s):
+    if not claims.crash_settled(connection, seconds=settled_s):
         return []
     return queued_longer_than(connection, age_s, limit=BATCH, after_id=after_id)

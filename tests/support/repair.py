@@ -8,8 +8,8 @@ from sqlalchemy import Connection
 from paceline.states import RUN_FINISHED
 from scheduler.messaging.publisher import Publisher
 from scheduler.services.backfill import Backfill
-from scheduler.services.dispatch import send
 from scheduler.services.promote import Promote
+from scheduler.services.queue import send
 from scheduler.store.dags import files
 from scheduler.store.db.database import transact
 from scheduler.store.moves.due import due

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.exceptions import FailTask
-from workers.spark import installed
-from workers.spark.installed import Installed
+from workers.spark import java
+from workers.spark.java import Installed
 
 #: The constant pools of these classes contain the keys of this version of Spark.
 _DEFINED_IN = (
@@ -116,7 +116,7 @@ def check_files(what: str, names: str) -> None:
 def known_keys() -> frozenset[str]:
     """Every conf key that the installed Spark defines; empty if its jars cannot be found."""
     try:
-        jars = Path(installed.home(), "jars")
+        jars = Path(java.spark_home(), "jars")
     except ModuleNotFoundError:
         return frozenset()
     keys: set[str] = set()

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from paceline.exceptions import PacelineError
 from scheduler.settings import Settings
-from workers.spark import causes, installed, java
-from workers.spark.installed import Installed
+from workers.spark import causes, java
+from workers.spark.java import Installed
 
 if TYPE_CHECKING:
     from scheduler.catalog.access import Access
@@ -58,7 +58,7 @@ def jars(settings: Settings, spark: Installed | None = None) -> list[str]:
     """
     if settings.tables.spark_jars:
         return _given(settings.tables.spark_jars)
-    packages = packages_for(settings, spark or installed.find())
+    packages = packages_for(settings, spark or java.find_spark())
     folder = _folder(settings, packages)
     if not folder.is_dir():
         if packages in _missing:
@@ -75,7 +75,7 @@ def fetched(settings: Settings) -> list[str] | None:
     """The jars if they need not be fetched any more, else None. JarsMissingError."""
     if settings.tables.spark_jars:
         return _given(settings.tables.spark_jars)
-    folder = _folder(settings, packages_for(settings, installed.find()))
+    folder = _folder(settings, packages_for(settings, java.find_spark()))
     return [str(path) for path in sorted(folder.glob("*.jar"))] if folder.is_dir() else None
 
 
@@ -185,7 +185,7 @@ def _fetch(packages: str, folder: Path) -> None:
 def _resolve(packages: str, folder: Path) -> str:
     """The output of a spark-submit that fetches the packages into `folder`/jars."""
     command = [
-        f"{installed.home()}/bin/spark-submit", "--master", "local", "--packages", packages, "--conf", f"spark.jars.ivy={folder}",
+        f"{java.spark_home()}/bin/spark-submit", "--master", "local", "--packages", packages, "--conf", f"spark.jars.ivy={folder}",
         "--class", HARMLESS, "spark-internal",
     ]  # fmt: skip
     try:

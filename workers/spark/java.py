@@ -1,4 +1,4 @@
-"""Finds and checks the Java that runs Spark on this machine, and its class archive.
+"""Finds Spark on this machine, and the Java that runs it, with its class archive.
 
 The class archive is a file of preloaded classes, with which a JVM starts faster than by loading 20,000 classes of Spark. It uses
 Java's class data sharing (JEP 350): a JVM that has run typical work writes its loaded classes to a file, and later JVMs with the
@@ -6,19 +6,23 @@ same Java and jars map that file. They check this themselves, and ignore an arch
 """
 
 import hashlib
+import importlib.util
 import os
 import re
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.exceptions import FailTask
 from scheduler.settings import Settings
-from workers.spark import installed
 
 OLDEST_JAVA = 17
 INSTALL = f"install Java {OLDEST_JAVA} or newer (on Debian: apt install openjdk-17-jre-headless), or set JAVA_HOME."
+#: Keeps the warnings of a JVM that cannot use an archive out of the logs of tasks.
+QUIET = "-Xlog:cds*=off"
+_CORE = re.compile(r"spark-core_(\d+\.\d+)-(\d+)\.(\d+)\b.*\.jar")
 
 
 def check_java() -> str:
@@ -61,10 +65,6 @@ def java_version(java: str) -> int | None:
     return int(match[1]) if match else None
 
 
-#: Keeps the warnings of a JVM that cannot use an archive out of the logs of tasks.
-QUIET = "-Xlog:cds*=off"
-
-
 def archive_path(settings: Settings) -> Path:
     """The path of the archive for the Java and Spark on this machine, whether it exists or not."""
     folder = settings.spark.archive_folder
@@ -79,6 +79,58 @@ def archive_options(settings: Settings) -> list[str]:
 
 def _archive_key() -> str:
     """A hash of the Java and Spark, their paths and their times, so that an archive that does not fit has another name."""
-    java, spark = os.path.realpath(find_java() or "java"), installed.home()
+    java, spark = os.path.realpath(find_java() or "java"), spark_home()
     changed = [str(int(path.stat().st_mtime)) for path in (Path(java), Path(spark, "jars")) if path.exists()]
     return hashlib.sha256("\n".join([java, spark, *changed]).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A Spark installation: its folder, its feature release such as (4, 1), and the Scala of its jars, such as "2.13"."""
+
+    home: Path
+    version: tuple[int, int]
+    scala: str
+
+    @property
+    def release(self) -> str:
+        """The feature release as text, such as "4.1"."""
+        return "{}.{}".format(*self.version)
+
+    @property
+    def defaults_file(self) -> Path:
+        """The path of its spark-defaults.conf, which may not exist."""
+        return Path(os.environ.get("SPARK_CONF_DIR") or self.home / "conf") / "spark-defaults.conf"
+
+
+def spark_home() -> str:
+    """The folder of Spark, found without the slow import of PySpark: that of SPARK_HOME, else that of the installed PySpark.
+
+    ModuleNotFoundError if there is none.
+    """
+    if "SPARK_HOME" in os.environ:
+        return os.environ["SPARK_HOME"]
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
+    module = Path(spec.origin).parent
+    downloaded = module / "spark-distribution"  # with PYSPARK_HADOOP_VERSION
+    return str(downloaded if downloaded.is_dir() else module)
+
+
+def find_spark(folder: str | None = None) -> Installed | None:
+    """The installation in a folder, by default in `spark_home`; None if there is none, or if its version cannot be read."""
+    try:
+        path = Path(folder or spark_home())
+    except ModuleNotFoundError:
+        return None
+    for jar in path.glob("jars/spark-core_*.jar"):
+        found = _CORE.fullmatch(jar.name)
+        if found is not None:
+            return Installed(path, (int(found[2]), int(found[3])), found[1])
+    return None
+
+
+def spark_of_binary(binary: str) -> Installed | None:
+    """The installation of a spark-submit; None if it is a script somewhere else, or if its version cannot be read."""
+    return find_spark(str(Path(binary).resolve().parent.parent))

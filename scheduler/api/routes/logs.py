@@ -14,7 +14,7 @@ from scheduler.actions.tasks import Place
 from scheduler.api import log_lines, logs
 from scheduler.api.access import RUN, TI, VIEWER_OF_DAG
 from scheduler.api.call import Api, Call, new_router
-from scheduler.api.log_levels import Level
+from scheduler.api.log_lines import Level
 from scheduler.api.models.pictures import LogLines, LogMatches
 from scheduler.api.models.task_instances import ExternalLogUrl, Log
 from scheduler.api.params import LARGEST, TaskPlace

@@ -5,12 +5,16 @@ older version does. It is stored in the database, for processes of versions with
 
 The file of a migration is called <revision>_<what>.py, and has the revision that it follows, which need not be the number
 before. The chain is read from the text of the files, so that only migrating needs Alembic, which is a sixth of a worker's memory.
+
+A migration lists the indexes that it adds to existing tables as `indexes`: {name: what follows ON}. They are built beside work:
+CREATE INDEX CONCURRENTLY blocks no write, and cannot be part of a transaction. No code may need one to be correct, because
+processes run before it is complete.
 """
 
 import functools
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,7 +25,7 @@ from tenacity import stop_after_attempt
 from paceline.exceptions import SchemaError
 from scheduler.process import retries
 from scheduler.settings import Settings
-from scheduler.store.db import concurrent_indexes, database, roles
+from scheduler.store.db import database, roles
 from scheduler.store.db.clock import ALIVE
 from scheduler.store.db.database import patiently
 from scheduler.store.db.sqlstates import LOST_RACES, TOO_SLOW
@@ -42,6 +46,14 @@ MIGRATION_LOCK = 7_223_463
 LOCK_TIMEOUT, ATTEMPTS, PAUSE_S = "150ms", 60, 1.0
 #: A process with a heartbeat within this many seconds is alive.
 ALIVE_S = 30.0
+#: The advisory lock of the process that builds; any number without another use. No process waits for it: a waiting one would have a
+#: snapshot, for whose end CREATE INDEX CONCURRENTLY waits.
+BUILD_LOCK = 7_223_464
+#: Whether each index is valid; one whose build was interrupted is not.
+VALID = """
+select c.relname, i.indisvalid from pg_index i join pg_class c on c.oid = i.indexrelid
+ where c.relnamespace = current_schema()::regnamespace and c.relname = any(%s)
+"""
 
 
 def migrate(
@@ -62,7 +74,7 @@ def migrate(
     while not ended:
         revision, ended = _repeated(_migrate, engine, default_pool_slots, worker_role, scheduler_role, web_role)
     if revision == head():
-        concurrent_indexes.build(engine, _indexes())
+        build_indexes(engine, _indexes())
     return revision
 
 
@@ -125,7 +137,7 @@ def _migrate(engine: Engine, default_pool_slots: int, *wanted: roles.RoleRequest
         if target != head():
             return target, False
         if revision is None:
-            concurrent_indexes.create(connection, _indexes())
+            create_indexes(connection, _indexes())
         connection.exec_driver_sql(
             "insert into pool (name, slots, description) values ('default_pool', %s, 'every task that names no pool')"
             " on conflict (name) do nothing",
@@ -286,3 +298,30 @@ def _config(connection: Connection | None = None) -> "Config":
     config.attributes["connection"] = connection
     config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
     return config
+
+
+def create_indexes(connection: Connection, indexes: Mapping[str, str]) -> None:
+    """Create all in this transaction, for a new database."""
+    for name, definition in indexes.items():
+        connection.exec_driver_sql(f"create index {name} on {definition}")
+
+
+def build_indexes(engine: Engine, indexes: Mapping[str, str]) -> None:
+    """Build the indexes that are missing or were interrupted. If another process builds now, it is left to that one."""
+    with engine.connect() as connection:
+        is_valid = {row.relname: row.indisvalid for row in connection.exec_driver_sql(VALID, (list(indexes),))}
+    missing = [name for name in indexes if not is_valid.get(name)]
+    if not missing:
+        return
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        if not connection.exec_driver_sql("select pg_try_advisory_lock(%s)", (BUILD_LOCK,)).scalar_one():
+            log.info("Another process builds the indexes %s.", ", ".join(missing))
+            return
+        try:
+            connection.exec_driver_sql("set statement_timeout = 0")
+            for name in missing:
+                if name in is_valid:
+                    connection.exec_driver_sql(f"drop index concurrently if exists {name}")
+                connection.exec_driver_sql(f"create index concurrently if not exists {name} on {indexes[name]}")
+        finally:
+            connection.invalidate()  # ends the session, and with it the lock and the setting

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from scheduler.store.db import clock, rows
-from scheduler.store.tables.dead_tries import MAY_CONTINUE
+from scheduler.store.tables.tries import MAY_CONTINUE
 
 #: Nobody says when a process that was lost long ago writes a last file. So each folder is swept again after these days.
 AGAIN_DAYS = 30

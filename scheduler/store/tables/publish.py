@@ -2,8 +2,11 @@
 
 A publication first takes the lock of the counter, in a statement of its own. The statement that follows begins when the lock
 is held, so it sees every earlier publication. In the report of a task, the locks of task instances come before this one.
+
+A request that has an idempotency key is done once, however often a client that got no answer sends it.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -126,3 +129,22 @@ def publish(connection: Connection, catalog: str, changes: Sequence[Change], *, 
 def moved(answer: Sequence[Row]) -> list[Row]:
     """The tables that stood in the way of a publication."""
     return [row for row in answer if row.name is not None]
+
+
+def request_digest(caller: str, key: str, *request: str) -> bytes:
+    """What is stored of a request. An equal request of another caller, or with another key, has another digest."""
+    return hashlib.sha256(json.dumps([caller, key, *request]).encode("utf-8", "surrogatepass")).digest()
+
+
+def request_is_done(connection: Connection, request: bytes) -> bool:
+    """Whether a request has been done."""
+    found = connection.exec_driver_sql("select 1 from table_request where digest = %s", (request,))
+    return found.first() is not None
+
+
+def note_request(connection: Connection, request: bytes | None) -> bool:
+    """Note that a request is done by this transaction; False if another one did it, for which this waits."""
+    if request is None:
+        return True
+    noted = connection.exec_driver_sql("insert into table_request (digest) values (%s) on conflict do nothing", (request,))
+    return noted.rowcount == 1

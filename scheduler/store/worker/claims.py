@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, ClassVar
 
+from sqlalchemy import Connection
+
 from paceline.states import TaskState
 from scheduler.store.db.fencing import Writer
 from scheduler.store.db.rows import Reader
@@ -13,6 +15,11 @@ FIRST_START = """
 select started_at from task_try
  where task_instance_id = %s and try_number >= %s and started_at is not null order by try_number limit 1
 """
+#: Records that there is no crash from this moment on. It is run on new connections and regularly, and keeps an existing row.
+#: A claim does not wait for the disk, so a crash may undo it (ADR 4). The only row of the unlogged table `crash_free` is gone after
+#: a crash of the server, of a single backend, or of the primary before a failover, because PostgreSQL empties unlogged tables when
+#: it recovers. After a clean shutdown, the row and all claims exist.
+NOTE = "insert into crash_free select clock_timestamp() where not exists (select from crash_free) on conflict do nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,3 +193,17 @@ def first_start(connection: Reader, claim: Claim, first_try: int) -> datetime:
     """When the try with this number, or the first one after it, started. The try of the claim is not in the history yet."""
     started: datetime = connection.value(FIRST_START, (claim.id, first_try), claim.started_at)
     return started
+
+
+def note_crash_free(connection: Connection) -> None:
+    """Run NOTE."""
+    connection.exec_driver_sql(NOTE)
+
+
+def crash_settled(connection: Connection, *, seconds: float) -> bool:
+    """Whether the last crash was at least `seconds` ago, so that workers have repeated the claims that it undid."""
+    return bool(
+        connection.exec_driver_sql(
+            "select exists (select from crash_free where since < clock_timestamp() - make_interval(secs => %s))", (seconds,)
+        ).scalar_one()
+    )

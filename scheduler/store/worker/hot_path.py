@@ -37,7 +37,7 @@ from scheduler.store.db import fencing, rows, sqlstates
 from scheduler.store.db.database import connect, libpq_environment, libpq_variables
 from scheduler.store.db.fencing import Writer
 from scheduler.store.moves import prepared as sql
-from scheduler.store.worker import crashes
+from scheduler.store.worker import claims
 from scheduler.store.worker.claims import (
     Claim,
     Ending,
@@ -223,7 +223,7 @@ class WorkerConnection:
             self.is_contended = True  # until it is open
             session = {**SESSION, "paceline.actor": self.worker_id}
             with libpq_environment(self._environment):
-                connection = connect(self.settings, "paceline task", session, then=f"{DURABLE};{crashes.NOTE};{sql.STATEMENTS}")
+                connection = connect(self.settings, "paceline task", session, then=f"{DURABLE};{claims.NOTE};{sql.STATEMENTS}")
             self._connection, self._acts_as = connection, session["paceline.actor"]
             connection.autocommit = True
             # Only XComs and states have columns of type json; others are jsonb.

@@ -15,7 +15,7 @@ from scheduler.services.rescue import Rescue
 from scheduler.store.dags import files
 from scheduler.store.db.database import transact
 from scheduler.store.upkeep import processes
-from scheduler.store.worker import crashes, xcoms
+from scheduler.store.worker import claims, xcoms
 from scheduler.store.worker.claims import Ending
 
 Make = Callable[..., Scenario]
@@ -28,7 +28,7 @@ def silent(scenario: Scenario, kind: str) -> None:
 
 def rescue_of(scenario: Scenario) -> Rescue:
     """Once the session's PostgreSQL, and the note that it has not crashed, are older than any timeout here."""
-    transact(scenario.engine, crashes.note)
+    transact(scenario.engine, claims.note_crash_free)
     old = "select clock_timestamp() > greatest(pg_postmaster_start_time(), (select since from crash_free)) + interval '0.5 s'"
     eventually(lambda: scenario.rows(old) == [(True,)])
     return Rescue(scenario.engine, scenario.settings, Publisher(scenario.settings), scenario.broker)

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from scheduler.api import kept
-from scheduler.api.kept import Kept
+from scheduler.api import call
+from scheduler.api.call import Kept
 
 
 def test_requests_at_the_same_time_share_one_computation() -> None:
@@ -51,7 +51,7 @@ def test_an_error_is_not_kept() -> None:
 
 def test_the_oldest_of_too_many_answers_is_dropped() -> None:
     answers = Kept(shared_s=1000)
-    for number in range(kept.MOST + 1):
+    for number in range(call.MOST + 1):
         answers.get(number, lambda number=number: number)  # type: ignore[misc]
     assert answers.get(0, lambda: -1) == -1
-    assert answers.get(kept.MOST, lambda: -1) == kept.MOST
+    assert answers.get(call.MOST, lambda: -1) == call.MOST

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.dagfiles import recover
-from scheduler.dagfiles.load import MODULE_PREFIX, load
+from scheduler.dagfiles.load import MODULE_PREFIX, MOST_S, load
 from scheduler.dagfiles.problem import of_exception
 from scheduler.store.dags.import_errors import Problem
 
@@ -420,7 +419,7 @@ def test_the_same_error_of_many_tasks_is_one_line(tmp_path: Path) -> None:
     assert first == "The file has 21 errors:" and "'t0'" in many and many.endswith("(and 19 more like this)") and "'u'" in last
 
 
-@pytest.mark.parametrize("takes_s", [0, recover.MOST_S])
+@pytest.mark.parametrize("takes_s", [0, MOST_S])
 def test_a_file_that_takes_long_is_read_once(tmp_path: Path, takes_s: float) -> None:
     counted = tmp_path / "counted"
     found = mistake(

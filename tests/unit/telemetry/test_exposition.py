@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from scheduler.settings import Settings
 from scheduler.telemetry.catalog import CATALOG
-from scheduler.telemetry.exposition import Exposition
+from scheduler.telemetry.parts import Exposition
 from scheduler.telemetry.recorder import MOST_SERIES, Recorder, Sample
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from paceline.exceptions import FailTask, TaskStopped, TaskTimeout
 from paceline.operators import process
 from scheduler.settings import Settings
-from workers.spark import causes, conf, installed, java
+from workers.spark import causes, conf, java
 from workers.spark.applications.tracking import LOOK_S, Followed, end_for, say
 from workers.spark.clusters import command
 from workers.spark.clusters.command import Submission
@@ -87,7 +87,7 @@ def binary_of(submission: Submission) -> str:
     """The path of spark-submit: that of `spark_binary`, else that of the installed PySpark."""
     if submission.target.binary:
         return submission.target.binary
-    return f"{installed.home()}/bin/spark-submit"
+    return f"{java.spark_home()}/bin/spark-submit"
 
 
 def _environment(submission: Submission, settings: Settings) -> dict[str, str]:
@@ -100,7 +100,7 @@ def _secrets(path: Path, submission: Submission, binary: str) -> list[str]:
     secrets = command.secret_properties(submission.conf)
     if not secrets:
         return []
-    text, options = conf.as_properties_file(secrets, installed.of_binary(binary))
+    text, options = conf.as_properties_file(secrets, java.spark_of_binary(binary))
     _write(path, text)
     return ["--properties-file", str(path), *options]
 

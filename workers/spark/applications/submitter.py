@@ -1,7 +1,9 @@
 """Runs a task that submits an application: resumes or ends those of earlier tries, then submits and follows its own."""
 
+import dataclasses
+import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline import secrets_masker
 from paceline.authoring.connection import Connection
@@ -10,10 +12,10 @@ from paceline.operators.spark import SparkOperator
 from scheduler.settings import Settings
 from scheduler.store.worker.external_jobs import ExternalJob
 from workers.process import progress, trace_properties
-from workers.spark import conf, java, reachable
-from workers.spark.applications import driver, tables
+from workers.spark import conf, iceberg, java, reachable
+from workers.spark.applications import driver
+from workers.spark.applications.driver import binary_of
 from workers.spark.applications.jobs import Jobs
-from workers.spark.applications.tables import TryCatalog
 from workers.spark.applications.tracking import Followed, end_for, say
 from workers.spark.clusters import calls, command, target
 from workers.spark.clusters.command import Submission
@@ -26,9 +28,26 @@ from workers.spark.clusters.protocol import (
     Status,
     StatusUnknownError,
 )
+from workers.spark.iceberg import TOKEN_VARIABLE, JarsMissingError
+
+if TYPE_CHECKING:
+    from scheduler.catalog.access import Access
 
 #: Seconds for each request to the UI of an application.
 UI_TIMEOUT_S = 2.0
+#: The environment variables with which a Connect client sets the conf of its session, see pyspark/sql/connect/session.py.
+CONNECT_CONF = "PYSPARK_REMOTE_INIT_CONF_0"
+CONNECT_CONFS = "PYSPARK_REMOTE_INIT_CONF_LEN"
+
+
+class TryCatalog(Protocol):
+    """What a try may ask of the catalog of tables. No process list, log or page shows its token."""
+
+    def give(self, *, elsewhere: bool) -> "Access | None":
+        """What an application of this try needs; with `elsewhere`, one on another machine, if that can reach the catalog."""
+
+    def take_over(self) -> None:
+        """Let the application of an earlier try, which this one resumes, write as this try."""
 
 
 class Submitter:
@@ -70,7 +89,7 @@ class Submitter:
                 where.address, timeout_s=self._settings.spark.submit_timeout, correct="the connection or the master of this task"
             )
             if self._catalog is not None:
-                submission = tables.added(submission, cluster, self._settings, self._catalog)
+                submission = added(submission, cluster, self._settings, self._catalog)
         elif self._catalog is not None:
             self._catalog.take_over()
         submission = cluster.tagged(submission).with_conf(cluster.environment_as_conf(submission))
@@ -208,3 +227,48 @@ def _progress(ids: Ids, *, jobs: bool = False) -> progress.Progress | None:
 def _only(applications: list[dict[str, Any]]) -> str | None:
     """The ID of the only application that the UI of a driver has."""
     return str(applications[0]["id"]) if applications else None
+
+
+def added(submission: Submission, cluster: Cluster, settings: Settings, catalog: TryCatalog) -> Submission:
+    """The submission with the catalog, if it can use it; else as it was, and the log has the reason."""
+    on_server = not cluster.needs_java
+    elsewhere = on_server or submission.target.is_cluster_mode
+    access = catalog.give(elsewhere=elsewhere)
+    if access is None:
+        return _without(submission, settings, "Drivers on other machines need the address of a web process in tables.url.")
+    secrets_masker.mask_secret(access.token)
+    if on_server:
+        return _on_server(submission, access)
+    try:
+        jars = _jars(submission, cluster, settings)
+    except JarsMissingError as missing:
+        return _without(submission, settings, str(missing))
+    conf = iceberg.session_conf(access, submission.conf, f"env:{TOKEN_VARIABLE}")
+    options = {name: iceberg.joined(submission.options.get(name, ""), value) for name, value in jars.items()}
+    return dataclasses.replace(
+        submission,
+        conf={**submission.conf, **conf, **iceberg.extensions(submission.conf)},
+        options={**submission.options, **options},
+        environment={**submission.environment, TOKEN_VARIABLE: access.token},
+    )
+
+
+def _jars(submission: Submission, cluster: Cluster, settings: Settings) -> dict[str, str]:
+    """The jars as options of spark-submit: files of this machine if the driver gets those, else packages. JarsMissingError."""
+    spark = java.spark_of_binary(binary_of(submission))
+    if settings.tables.spark_jars or cluster.uploads_files or not submission.target.is_cluster_mode:
+        return {"jars": ",".join(iceberg.jars(settings, spark))}
+    return {"packages": iceberg.packages_for(settings, spark)}
+
+
+def _on_server(submission: Submission, access: "Access") -> Submission:
+    """For a Connect server, which has its own jars: the conf of the session. It keeps its default catalog, and may lack Iceberg."""
+    conf = {key: value for key, value in iceberg.session_conf(access, {}).items() if key.startswith("spark.sql.catalog.")}
+    return dataclasses.replace(
+        submission, environment={CONNECT_CONFS: "1", CONNECT_CONF: json.dumps(conf), **submission.environment}
+    )
+
+
+def _without(submission: Submission, settings: Settings, why: str) -> Submission:
+    say(f"this application has no catalog {settings.tables.catalog!r} of tables. {why}", level="WARNING")
+    return submission

@@ -20,8 +20,8 @@ from celery.platforms import set_pdeathsig
 
 from paceline.exceptions import PacelineError
 from workers.process.logs import Losses
-from workers.spark import causes, conf, installed
-from workers.spark.java import check_java, environment
+from workers.spark import causes, conf
+from workers.spark.java import check_java, environment, find_spark, spark_home
 
 PREFIX = "paceline-jvm-"
 
@@ -91,7 +91,7 @@ class Jvm:
         properties, gateway = self._scratch.path / "spark.properties", self._scratch.path / "gateway"
         self._warehouse = self._scratch.path / WAREHOUSE
         # A file instead of arguments, which every user of the machine can read.
-        text, reading = conf.as_properties_file({"spark.sql.warehouse.dir": str(self._warehouse), **settings}, installed.find())
+        text, reading = conf.as_properties_file({"spark.sql.warehouse.dir": str(self._warehouse), **settings}, find_spark())
         properties.write_text(text)
         read, write = os.pipe()
         try:
@@ -231,7 +231,7 @@ def _end(process: "subprocess.Popen[bytes]", timeout_s: float) -> None:
 def _start(java: str, conf_file: Sequence[str], gateway: Path, output: int, options: Sequence[str]) -> "subprocess.Popen[bytes]":
     own = {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(gateway)}
     return subprocess.Popen(
-        [f"{installed.home()}/bin/spark-submit", *conf_file, "pyspark-shell"],
+        [f"{spark_home()}/bin/spark-submit", *conf_file, "pyspark-shell"],
         stdin=subprocess.PIPE,  # the JVM also ends when this is closed
         stdout=output,
         stderr=output,

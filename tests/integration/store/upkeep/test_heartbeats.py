@@ -20,7 +20,7 @@ from scheduler.settings import Core, Settings
 from scheduler.store.db.database import transact
 from scheduler.store.upkeep import processes
 from scheduler.store.upkeep.heartbeats import Listener, Renewal
-from scheduler.store.upkeep.settings_drift import SettingsDrift, differences
+from scheduler.store.upkeep.registration import SettingsDrift, settings_differences
 from scheduler.store.worker.claims import Ending
 from workers.supervision.heartbeat import lease_s
 
@@ -203,7 +203,7 @@ def test_equal_settings_are_not_worth_a_word(scenario: Scenario, caplog: pytest.
     loop = SchedulerLoop(scenario.engine, scenario.settings, name="second")
 
     assert loop.heartbeat.registration.settings_drift(0.0) is None
-    assert transact(scenario.engine, differences, silent_s=60) == []
+    assert transact(scenario.engine, settings_differences, silent_s=60) == []
     assert "differ" not in caplog.text
     loop.close()
 

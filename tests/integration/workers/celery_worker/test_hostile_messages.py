@@ -18,7 +18,7 @@ from scheduler.messaging import publisher
 from scheduler.messaging.publisher import Publisher, broker_lists, celery_app
 from scheduler.messaging.wakeups import client
 from scheduler.services.rescue import Rescue, dispatch_ids_in_broker
-from scheduler.store.worker import crashes
+from scheduler.store.worker import claims
 from workers.celery_worker import message_filter, remote_control
 
 ONE_TASK = """
@@ -122,7 +122,7 @@ def test_a_task_instance_whose_message_is_of_a_newer_release_waits_for_a_readabl
 def settled(scenario: Scenario) -> bool:
     """Right after a start of PostgreSQL rescue leaves everything to the workers."""
     with scenario.engine.connect() as connection:
-        return crashes.settled(connection, seconds=scenario.settings.worker.heartbeat_timeout)
+        return claims.crash_settled(connection, seconds=scenario.settings.worker.heartbeat_timeout)
 
 
 def test_rescue_ignores_entries_that_are_no_messages(scenario: Scenario) -> None:

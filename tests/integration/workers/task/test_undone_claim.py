@@ -21,7 +21,7 @@ from scheduler.settings import Settings
 from scheduler.store.db.database import transact
 from scheduler.store.secrets import variables
 from scheduler.store.upkeep import processes
-from scheduler.store.worker import crashes, dispatches, external_jobs, xcoms
+from scheduler.store.worker import claims, dispatches, external_jobs, xcoms
 from scheduler.store.worker.claims import Ending
 from scheduler.store.worker.hot_path import HotPath
 
@@ -239,15 +239,15 @@ def test_a_worker_that_returns_after_its_undone_claim_was_given_away_changes_not
 def test_tasks_queued_after_a_crash_are_claimed_immediately(server: PostgresServer, scenario: Scenario) -> None:
     crash_backend(server, scenario)
     with scenario.engine.connect() as connection:
-        assert not crashes.settled(connection, seconds=0)
+        assert not claims.crash_settled(connection, seconds=0)
     scenario.hot.now()
     scenario.trigger("c", run_id="later")
     scenario.turn()
 
     later = scenario.rows("select id from task_instance where state = 'queued' order by id desc limit 1")[0][0]
-    claims = {message[0]: scenario.claim(message) is not None for message in scenario.messages()}
-    assert claims[later]
-    assert list(claims.values()).count(False) == 1
+    taken = {message[0]: scenario.claim(message) is not None for message in scenario.messages()}
+    assert taken[later]
+    assert list(taken.values()).count(False) == 1
 
 
 def test_after_a_clean_restart_queued_tasks_are_claimed_immediately(server: PostgresServer, scenario: Scenario) -> None:
@@ -256,5 +256,5 @@ def test_after_a_clean_restart_queued_tasks_are_claimed_immediately(server: Post
 
     with scenario.engine.connect() as connection:
         assert connection.exec_driver_sql("select clock_timestamp() - pg_postmaster_start_time() < interval '10 s'").scalar_one()
-        assert crashes.settled(connection, seconds=0)
+        assert claims.crash_settled(connection, seconds=0)
     assert scenario.claim(message) is not None

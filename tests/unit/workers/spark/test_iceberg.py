@@ -9,11 +9,11 @@ from scheduler.catalog.access import Access
 from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Tables
 from workers.spark import iceberg
-from workers.spark.applications import tables
+from workers.spark.applications import submitter
 from workers.spark.clusters import command, target
 from workers.spark.clusters.command import Submission
 from workers.spark.iceberg import JarsMissingError
-from workers.spark.installed import Installed
+from workers.spark.java import Installed
 
 ACCESS = Access("http://127.0.0.1:1", "hush", "file:///w", "lake")
 
@@ -48,7 +48,9 @@ def submission(master: str, mode: str = "client", **options: str) -> Submission:
 
 def added(given: Submission, mine: Settings, catalog: Catalog) -> Submission:
     where = given.target
-    return tables.added(given, target.cluster_of(where.kind, where.address, {}, where.deploy_mode, lambda _: None), mine, catalog)
+    return submitter.added(
+        given, target.cluster_of(where.kind, where.address, {}, where.deploy_mode, lambda _: None), mine, catalog
+    )
 
 
 def settings(home: Path, **tables: str) -> Settings:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.spark import conf, installed
+from workers.spark import conf, java
 
 REPOSITORY = Path(__file__).parents[4]
 
@@ -32,7 +32,7 @@ def spark(folder: Path, jar: str) -> Path:
 def test_the_name_of_a_jar_has_the_version_of_spark_and_of_scala(
     jar: str, version: tuple[int, int], scala: str, tmp_path: Path
 ) -> None:
-    found = installed.find(str(spark(tmp_path, jar)))
+    found = java.find_spark(str(spark(tmp_path, jar)))
 
     assert found is not None and (found.version, found.scala) == (version, scala)
     assert found.release == f"{version[0]}.{version[1]}"
@@ -41,12 +41,12 @@ def test_the_name_of_a_jar_has_the_version_of_spark_and_of_scala(
     binary.touch()
     link = tmp_path / "spark3-submit"
     link.symlink_to(binary)
-    assert installed.of_binary(str(link)) == found, "a link to it belongs to the same installation"
+    assert java.spark_of_binary(str(link)) == found, "a link to it belongs to the same installation"
 
 
 def test_a_folder_without_spark_has_no_version(tmp_path: Path) -> None:
-    assert installed.find(str(tmp_path)) is None
-    assert installed.of_binary("/usr/bin/true") is None
+    assert java.find_spark(str(tmp_path)) is None
+    assert java.spark_of_binary("/usr/bin/true") is None
 
 
 def test_the_installed_spark_is_that_of_pyspark_unless_the_environment_names_one(
@@ -55,19 +55,19 @@ def test_the_installed_spark_is_that_of_pyspark_unless_the_environment_names_one
     import pyspark
 
     monkeypatch.delenv("SPARK_HOME", raising=False)
-    found = installed.find()
+    found = java.find_spark()
     assert found is not None and found.release == ".".join(pyspark.__version__.split(".")[:2])
 
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
-    assert installed.home() == str(tmp_path)
+    assert java.spark_home() == str(tmp_path)
 
 
 def test_without_pyspark_the_missing_package_is_named() -> None:
     program = (
-        "import sys; sys.path[:] = [path for path in sys.path if 'site-packages' not in path]; sys.modules.pop('pyspark', None)\n"
-        "from workers.spark import installed\n"
-        "assert installed.find() is None\n"
-        "try: installed.home()\n"
+        "import sys; sys.modules['pyspark'] = None\n"
+        "from workers.spark import java\n"
+        "assert java.find_spark() is None\n"
+        "try: java.spark_home()\n"
         "except ModuleNotFoundError as error: print(error.name)"
     )
     environment = {key: value for key, value in os.environ.items() if key not in {"SPARK_HOME", "PYTHONPATH"}}
@@ -79,8 +79,8 @@ def test_without_pyspark_the_missing_package_is_named() -> None:
 
 def test_a_properties_file_is_read_on_top_of_the_defaults_of_its_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
-    old = installed.find(str(spark(tmp_path / "old", "spark-core_2.12-3.5.9.jar")))
-    new = installed.find(str(spark(tmp_path / "new", "spark-core_2.13-4.0.0.jar")))
+    old = java.find_spark(str(spark(tmp_path / "old", "spark-core_2.12-3.5.9.jar")))
+    new = java.find_spark(str(spark(tmp_path / "new", "spark-core_2.13-4.0.0.jar")))
 
     assert conf.as_properties_file({"spark.a.b": "ours"}, new) == ("spark.a.b=ours\n", ["--load-spark-defaults"])
     assert conf.as_properties_file({"spark.a.b": "ours"}, None)[1] == ["--load-spark-defaults"]

@@ -1,15 +1,18 @@
-"""Redis as a web process sees it: one connection with a short timeout, which requests share."""
+"""PostgreSQL and Redis as a web process sees them: the connections that its requests share."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
 import redis
+from sqlalchemy import Connection, Engine, event
 
 from paceline.exceptions import UnreachableError
 from scheduler.messaging import publisher, wakeups
 from scheduler.settings import Settings
+from scheduler.store.db import database
 
 R = TypeVar("R")
 
@@ -17,10 +20,14 @@ R = TypeVar("R")
 TIMEOUT_S = 1.0
 #: Seconds for which the result of a check is used again.
 FRESH_S = 1.0
+#: Seconds for which a request waits for a server that accepts no writes, as during a failover.
+PATIENCE_S = 5.0
+#: The execution option with the actor of a request. See database.ACTOR, which is that of the whole process.
+WHO = "paceline_web_actor"
 
 
 class Broker:
-    """Checks Redis and reads the lengths of queues.
+    """Checks Redis and reads the lengths of queues, over one connection with a short timeout.
 
     While Redis does not answer, one request waits for it, and the others get the result of the last check: otherwise probes would
     soon hold all threads of the process.
@@ -78,3 +85,26 @@ class Broker:
         if problem is not None:
             # A new one each time: one that is raised again keeps the frames of all requests.
             raise type(problem)(str(problem))
+
+
+def create_engine(settings: Settings) -> Engine:
+    """The engine of a web process. It has at most web.pool_size connections."""
+    engine = database.create(
+        settings.as_web(), pool_size=settings.web.pool_size, application="paceline web", actor="api:", patience_s=PATIENCE_S
+    )
+    engine.pool._max_overflow = 0  # type: ignore[attr-defined]
+    event.listen(engine, "begin", _name_actor)
+    return engine
+
+
+def acting_as(engine: Engine, actor: str) -> Engine:
+    """The same connections; state changes over the new engine have this actor in their events."""
+    return engine.execution_options(**{WHO: actor})
+
+
+def _name_actor(connection: Connection) -> None:
+    actor = connection.get_execution_options().get(WHO)
+    if actor is not None:
+        # Not through SQLAlchemy, which is just beginning this transaction.
+        with contextlib.closing(connection.connection.cursor()) as cursor:
+            cursor.execute("select set_config('paceline.actor', %s, true)", (actor,))
