@@ -90,7 +90,9 @@ def clear(
         changes = Changes()
         for (dag_id, run_id), key in sorted(keys.items(), key=operator.itemgetter(1)):  # runs are locked in this order everywhere
             one = Runs(dag_id=dag_id, run_id=run_id)
-            changes += clearing.clear(connection, one, tasks, core=by.settings.core, latest=latest, dry_run=dry_run)
+            cleared = clearing.clear(connection, one, tasks, core=by.settings.core, latest=latest, dry_run=dry_run)
+            changes += cleared
+            changes.moved = {**changes.moved, **cleared.moved}
             if note is not None and not dry_run:
                 edits.note_run(connection, key, note)
         return changes

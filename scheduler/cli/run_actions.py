@@ -31,7 +31,8 @@ _map_index = click.option("--map-index", type=click.IntRange(min=0), help="Only 
 _latest = click.option(
     "--latest/--original",
     default=None,
-    help="Continue with the newest DAG version, or with the version of the run. The DAG sets the default.",
+    help="Continue with the newest DAG version, or with the version of the run. The DAG sets the default; without it, the"
+    " newest for a DAG of the DAGs folder, and the version of the run for one of a bundle.",
 )
 _dry_run = click.option("--dry-run", is_flag=True, help="List the changes without making them.")
 
@@ -242,12 +243,15 @@ def _make(change: Callable[..., selection.Changes], verb: str, *, dry_run: bool,
     changes = change(dry_run=dry_run)
     if output.json_wanted():
         rows = [asdict(change) for change in changes]
-        output.print_json({"dry_run": dry_run, "changes": rows, "passed_over": changes.passed_over})
+        moved = {run_id: {"from": old, "to": new} for run_id, (old, new) in changes.moved.items()}
+        output.print_json({"dry_run": dry_run, "changes": rows, "passed_over": changes.passed_over, "moved": moved})
         return
     _table(changes)
     if changes:
         done = {"clear": "cleared", "mark": "marked"}[verb]
         click.echo(f"{output.count(len(changes), 'task instance')} {'would be ' if dry_run else ''}{done}.")
+    for run_id, (old, new) in changes.moved.items():
+        output.say(f"Run {run_id} {'would continue' if dry_run else 'continues'} with version {new} of the DAG instead of {old}.")
     if changes.passed_over:
         output.say(f"{output.count(changes.passed_over, 'run')} without the task or map index passed over.")
 

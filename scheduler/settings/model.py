@@ -81,8 +81,8 @@ class Core(Section):
     """Maximum number of instances of one mapped task."""
     max_consecutive_failed_dag_runs_per_dag: Annotated[int, Field(ge=0)] = 0
     """Consecutive failed runs after which a DAG is paused, unless the DAG sets its own limit. 0 turns this off."""
-    rerun_with_latest_version: bool = False
-    """Cleared runs continue with the newest version of their DAG instead of the version they were created from."""
+    rerun_with_latest_version: bool | None = Field(default=None, examples=[True])
+    """Cleared runs continue with the newest version of their DAG, not with their own. If unset, those of the DAGs folder do."""
     max_xcom_bytes: Annotated[int, Field(ge=1024)] = 1_048_576
     """Maximum size of a return value or state, in bytes of JSON. Write larger data to files and return their paths."""
     task_state_retention_days: Annotated[int, Field(ge=0)] = 30

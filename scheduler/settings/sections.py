@@ -69,7 +69,7 @@ class Bundles(Section):
     """Maximum size of all files of a bundle together, in bytes."""
     max_file_bytes: Count = 52_428_800
     """Maximum size of one file of a bundle, in bytes."""
-    pin_dags_folder: bool = False
+    pin_dags_folder: bool = True
     """Whether runs execute the DAGs folder as it was when their DAG was parsed. Its versions are in the bundle dags-folder."""
     code_url: LogsUrl | None = Field(default=None, examples=["s3://bucket/paceline/code"])
     """Folder or fsspec URL for the contents of the files of bundles, which every process must reach. If unset, PostgreSQL."""

@@ -240,7 +240,8 @@ class TryRunner:
                 work = work if process is None else functools.partial(process.run, claim, path, running.worker)
             result = guarded(work, timeout_s=task.execution_timeout_s)
         except BaseException as error:
-            result = outcome.of_error(error, outcome.Try(claim, task, dag.file), runtime.explain(error))
+            cause = runtime.explain(error) or outcome.wrote_to_code(error, self.settings.bundles_folder)
+            result = outcome.of_error(error, outcome.Try(claim, task, dag.file), cause)
             if isinstance(result, Fail | Retry):
                 self.log.error(error)
         return result

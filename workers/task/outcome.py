@@ -1,8 +1,10 @@
 """The outcomes of tries, as values. They are classified before any action: no code here uses the database, a log or a clock."""
 
+import errno
 import hashlib
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from paceline import secrets_masker
@@ -134,6 +136,18 @@ def retry_delay_s(attempt: Try) -> float:
     name = f"{claim.dag_id}#{task.task_id}#{moment}#{claim.try_number}"
     jitter = int(hashlib.sha1(name.encode(errors="replace"), usedforsecurity=False).hexdigest(), 16) % base
     return float(min(base + jitter, task.max_retry_delay_s))
+
+
+def wrote_to_code(error: BaseException, versions: Path) -> str | None:
+    """The cause if a task wanted to write beside its DAG file. The versions of bundles, below `versions`, are read-only."""
+    if not isinstance(error, OSError) or error.errno not in {errno.EACCES, errno.EPERM, errno.EROFS}:
+        return None
+    if not Path(str(error.filename)).is_relative_to(versions):
+        return None
+    return (
+        f"{describe(error)}: the files beside a DAG file are a version of its code, which is read-only. Let the task write to"
+        " another folder, such as one of tempfile, or set bundles.pin_dags_folder = false if the DAG is of the DAGs folder."
+    )
 
 
 def describe(error: BaseException) -> str:

@@ -13,6 +13,7 @@ from paceline.states import NOT_CLEARABLE, RUN_FINISHED, STARTED
 from paceline.states import TaskState as S
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Core
+from scheduler.store.dags.bundles import DAGS_FOLDER
 from scheduler.store.dags.dags import AFTER, ORDER
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import fencing
@@ -24,6 +25,14 @@ from scheduler.store.queueing.limits import MOST_RUNS, SHARES_RUNS
 from scheduler.store.runs import deadlines, integrity, selection
 from scheduler.store.runs.selection import Change, Changes, Instance, Run, Runs, Tasks
 
+#: The newest version of a DAG, and whether the DAGs folder is its bundle.
+_NEWEST = """
+    select d.version_id, coalesce(b.bundle = %s, false)
+      from dag d left join dag_version v on v.id = d.version_id left join bundle_version b on b.id = v.bundle_version_id
+     where d.dag_id = %s
+"""
+_NUMBERS = "select (select number from dag_version where id = %s), (select number from dag_version where id = %s)"
+
 
 def clear(
     connection: Connection, runs: Runs, tasks: Tasks, *, core: Core, latest: bool | None = None, dry_run: bool = False,
@@ -32,7 +41,8 @@ def clear(
     """Clear these task instances of these runs: of all, or, after an error, of none. Returns the changes.
 
     Runs without the tasks are passed over; NotFoundError for a task or map index that none of them has. `latest` switches the
-    runs to the newest version of their DAG; with None, the DAG and then the settings decide. The caller undoes a dry run.
+    runs to the newest version of their DAG; with None, the DAG, then the settings decide, and then whether that version is of
+    the DAGs folder: who edits a file there and clears the failed task expects the edit. The caller undoes a dry run.
     `writer` is the try of a task that clears; StaleTryError if it is not the current one. With `prevent_running`,
     ConflictError if a task instance to clear is running.
     """
@@ -66,7 +76,7 @@ def in_each_run(
         selection.lock_all(connection, keys, with_instances=not dry_run)
     seen = Seen(tasks)
     changes = Changes(one for key in keys for one in change(key, seen))
-    changes.passed_over = seen.passed_over
+    changes.passed_over, changes.moved = seen.passed_over, seen.moved
     missing = selection.entries(tasks) - seen.found
     if missing:
         newest = connection.exec_driver_sql("select version_id from dag where dag_id = %s", (runs.dag_id,)).scalar_one_or_none()
@@ -87,6 +97,8 @@ class Seen:
         self.known: set[str] = set()
         #: The runs that have none of them.
         self.passed_over = 0
+        #: By run ID: the number of the version that it had, and of the one with which it continues.
+        self.moved: dict[str, tuple[int, int]] = {}
 
     def run(self, dag: SerializedDag, instances: Sequence[Instance]) -> None:
         """Add a run."""
@@ -120,6 +132,8 @@ def clear_locked(
     instances = selection.lock_instances(connection, run.id, lock=writes)
     if seen is not None:
         seen.run(dag, instances)
+        if switched:
+            seen.moved[run.run_id] = connection.exec_driver_sql(_NUMBERS, (run.version_id, version_id)).one()._tuple()
     picked = selection.with_setups(dag, instances, selection.pick(dag, instances, tasks))
     if not writes:
         return planned(run, instances, picked)
@@ -192,14 +206,14 @@ def lock_run(connection: Connection, key: int) -> Run | None:
 
 def _version(connection: Connection, run: Run, versions: Versions, latest: bool | None, core: Core) -> tuple[int, bool]:
     """The version with which the run continues, and whether that is a change."""
-    newest = connection.exec_driver_sql("select version_id from dag where dag_id = %s", (run.dag_id,)).scalar_one_or_none()
+    newest, of_folder = connection.exec_driver_sql(_NEWEST, (DAGS_FOLDER, run.dag_id)).one_or_none() or (None, False)
     if newest is None or newest == run.version_id:
         if latest and newest is None:
             raise ConflictError(f"DAG {run.dag_id!r} has no newest version any more: clear the run without --latest.")
         return run.version_id, False
     dag = versions.dag(connection, newest)
-    if latest is None:
-        latest = core.rerun_with_latest_version if dag.rerun_with_latest_version is None else dag.rerun_with_latest_version
+    for given in (dag.rerun_with_latest_version, core.rerun_with_latest_version, of_folder):
+        latest = given if latest is None else latest
     wanted = newest if latest or dag.disable_bundle_versioning else run.version_id
     return wanted, wanted != run.version_id
 

@@ -3,9 +3,10 @@
 import difflib
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import NamedTuple
 
 from sqlalchemy import Connection
@@ -79,6 +80,8 @@ class Changes(list[Change]):
     passed_over: int = 0
     #: The teardowns that still run before the run ends.
     teardowns: Sequence[str] = ()
+    #: By run ID: the number of its DAG version, and of the one that it has now.
+    moved: Mapping[str, tuple[int, int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

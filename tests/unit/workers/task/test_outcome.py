@@ -2,6 +2,7 @@
 
 import math
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,3 +99,21 @@ def test_without_a_backoff_every_retry_waits_the_same(multiplier: float) -> None
     }
 
     assert waits == {7.0}
+
+
+@pytest.mark.parametrize(
+    ("error", "is_explained"),
+    [
+        (PermissionError(13, "Permission denied", "/home/bundles/abc/out.csv"), True),
+        (OSError(30, "Read-only file system", "/home/bundles/abc/out.csv"), True),
+        (FileNotFoundError(2, "No such file or directory", "/home/bundles/abc/in.csv"), False),
+        (PermissionError(13, "Permission denied", "/etc/shadow"), False),
+        (PermissionError("the user may not"), False),
+        (ValueError("/home/bundles/abc"), False),
+    ],
+)
+def test_a_task_that_writes_beside_its_dag_file_is_told_where_it_may_write(error: Exception, is_explained: bool) -> None:
+    cause = outcome.wrote_to_code(error, Path("/home/bundles"))
+    assert (cause is not None) == is_explained
+    if cause is not None:
+        assert cause.startswith(outcome.describe(error)) and "tempfile" in cause and "pin_dags_folder" in cause
