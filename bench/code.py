@@ -20,7 +20,7 @@ from scheduler.store.dags.bundles import BundleFile
 from scheduler.store.db.database import transact
 
 SHAPES = ("chain", "wide", "many")
-#: The kinds of code that are compared: `folder` is the DAGs folder, and the others are bundles with so many versions.
+#: The kinds of code that are compared: `folder` is the DAGs folder without pinning, the others bundles with so many versions.
 SIDES = {"folder": 0, "one": 1, "fifty": 50}
 #: Versions of the memory part, and modules of each.
 LOADED, MODULES = 10, 100
@@ -49,7 +49,7 @@ def _shapes(options: Options) -> dict[str, Any]:
     versions = {side: min(count, 3) if options.small else count for side, count in SIDES.items()}
     sides = {name: {side: _renamed(known[name], side) for side in SIDES} for name in SHAPES}
     found: dict[str, Any] = {}
-    environment = {"PACELINE_BUNDLES_KEEP_VERSIONS": "100"}
+    environment = {"PACELINE_BUNDLES_KEEP_VERSIONS": "100", "PACELINE_BUNDLES_PIN_DAGS_FOLDER": "false"}
     with Stack(shapes.files_of(of["folder"] for of in sides.values()), environment=environment) as stack:
         for side, count in versions.items():
             for number in range(count):

@@ -7,7 +7,7 @@ import platform
 import ssl
 import urllib.error
 import urllib.request
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -18,6 +18,8 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from paceline.exceptions import PacelineError, UnreachableError
+from scheduler.dagfiles import bundle_files
+from scheduler.dagfiles.bundle_files import BundleRefusedError
 from scheduler.settings import Settings
 from scheduler.settings.model import masked
 from scheduler.store.dags import bundle_versions, bundles
@@ -100,7 +102,7 @@ def machine(settings: Settings) -> Iterator[Finding]:
     elif not os.access(folder, os.R_OK | os.X_OK):
         yield bad("dags folder", f"{folder} cannot be read.", "Grant this user read permission.")
     else:
-        yield good("dags folder", str(folder))
+        yield _dags_folder(folder, settings)
     for name, path in {"home": settings.home, "logs folder": settings.logs_folder}.items():
         nearest = next(place for place in (path, *path.parents) if place.exists())
         if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
@@ -112,6 +114,17 @@ def machine(settings: Settings) -> Iterator[Finding]:
         yield _file_system("log copies", "logs.url", settings.logs.url)
     if settings.bundles.code_url is not None:
         yield _file_system("code", "bundles.code_url", settings.bundles.code_url)
+
+
+def _dags_folder(folder: Path, settings: Settings) -> Finding:
+    """Whether the DAGs folder can be pinned."""
+    if settings.bundles.pin_dags_folder:
+        try:
+            deque(bundle_files.list_folder(folder, settings.bundles), maxlen=0)
+        except BundleRefusedError as refused:
+            fix = "Mend it, or set bundles.pin_dags_folder = false."
+            return bad("dags folder", f"Runs execute what {folder} has when a task starts: it is not pinned. {refused}", fix)
+    return good("dags folder", str(folder))
 
 
 def space(settings: Settings) -> Iterator[Finding]:

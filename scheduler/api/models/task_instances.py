@@ -102,12 +102,22 @@ class NewTask(Model):
     task_display_name: str
 
 
+class MovedRun(Model):
+    """A cleared run that continues with another version of its DAG."""
+
+    dag_run_id: str
+    from_version: int
+    to_version: int
+
+
 class ClearedTaskInstances(Page):
     """The task instances that a request cleared, or that a dry run would clear."""
 
     task_instances: list[TaskInstance | NewTask]
     #: The selected runs that have none of the requested tasks or map indexes.
     passed_over: int = 0
+    #: The runs that continue with the newest version of their DAG.
+    moved: list[MovedRun] = []
 
 
 class Dependency(Model):

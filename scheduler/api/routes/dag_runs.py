@@ -284,7 +284,13 @@ def cleared(api: Call, changes: Changes) -> dict[str, Any]:
     known = [change for change in changes if change.becomes != "created"]
     rows = api.read(instances.INSTANCES.by_keys, api.read(instances.keys_of, known))
     new = [{"task_id": one.task_id, "task_display_name": one.task_id} for one in changes if one.becomes == "created"]
-    return {"task_instances": [*rows, *new], "total_entries": len(rows) + len(new), "passed_over": changes.passed_over}
+    more = {"passed_over": changes.passed_over, "moved": moved(changes)}
+    return {"task_instances": [*rows, *new], "total_entries": len(rows) + len(new), **more}
+
+
+def moved(changes: Changes) -> list[dict[str, Any]]:
+    """The cleared runs that continue with another version."""
+    return [{"dag_run_id": run_id, "from_version": old, "to_version": new} for run_id, (old, new) in changes.moved.items()]
 
 
 def _of_dag(api: Call, dag_id: str) -> Filters:

@@ -15,7 +15,7 @@ from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import task_instances as models
 from scheduler.api.models.base import BulkResponse
 from scheduler.api.params import TaskPlace, UpdateMask
-from scheduler.api.routes.dag_runs import cleared
+from scheduler.api.routes.dag_runs import cleared, moved
 from scheduler.api.routes.task_instances import of_group, with_operators
 from scheduler.store.actions import mark
 from scheduler.store.read import dags, instances, runs
@@ -107,7 +107,8 @@ def post_clear_task_instances(api: Api, dag_id: str, body: models.ClearTaskInsta
     if body.dry_run:
         return cleared(api, changes)
     rows = api.read(instances.INSTANCES.by_keys, api.read(instances.keys_of, changes))
-    return {"task_instances": with_operators(api, rows), "total_entries": len(rows), "passed_over": changes.passed_over}
+    more = {"passed_over": changes.passed_over, "moved": moved(changes)}
+    return {"task_instances": with_operators(api, rows), "total_entries": len(rows), **more}
 
 
 @router.delete(TI, OPERATOR_OF_DAG)

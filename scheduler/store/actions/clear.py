@@ -133,7 +133,8 @@ def clear_locked(
     if seen is not None:
         seen.run(dag, instances)
         if switched:
-            seen.moved[run.run_id] = connection.exec_driver_sql(_NUMBERS, (run.version_id, version_id)).one()._tuple()
+            old, new = connection.exec_driver_sql(_NUMBERS, (run.version_id, version_id)).one()
+            seen.moved[run.run_id] = old, new
     picked = selection.with_setups(dag, instances, selection.pick(dag, instances, tasks))
     if not writes:
         return planned(run, instances, picked)

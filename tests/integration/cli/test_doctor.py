@@ -183,6 +183,9 @@ def test_every_check_fails_in_a_situation(
         fails("database", "worker.database_url: The database URL leads to", PACELINE_WORKER_DATABASE_URL=of_workers)
     with unreadable(folder):
         fails("dags folder", "cannot be read")
+    (folder / "out").symlink_to(tmp_path)
+    fails("dags folder", "'out' is a link that leads out of the folder")
+    (folder / "out").unlink()
     fails("java", "is version 8", PATH=f"{old_java(tmp_path)}:/bin", JAVA_HOME="")
     with answering(503) as port:
         fails("web", "is shutting down", PACELINE_WEB_PORT=str(port))

@@ -3,16 +3,18 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from support.run_actions import brief, clear_, end, push, running
+import pytest
+from support.run_actions import ALL, brief, clear_, end, push, running
 from support.scenario import Scenario, dag
 
 from paceline.states import TaskState
 from scheduler.serialized.dag import SerializedDag
+from scheduler.store.actions import clear
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
 from scheduler.store.read import instances, reads, runs
 from scheduler.store.runs import integrity
-from scheduler.store.runs.selection import Tasks
+from scheduler.store.runs.selection import Runs, Tasks
 from scheduler.store.worker.claims import Ending
 
 S = TaskState
@@ -211,6 +213,41 @@ def test_clear_runs_the_version_of_the_run_by_default(scenario: Scenario) -> Non
     scenario.run_to_end()
     assert scenario.states() == {"a": "success", "b": "success"}
     assert scenario.rows("select try_number from task_instance order by id") == [(2,), (1,)]
+
+
+@pytest.mark.parametrize(
+    ("bundle", "of_dag", "of_core", "asked", "number"),
+    [
+        ("dags-folder", None, None, None, 2),
+        ("dags-folder", None, None, False, 1),
+        ("dags-folder", None, False, None, 1),
+        ("dags-folder", False, True, None, 1),
+        ("sales", None, None, None, 1),
+        ("sales", None, None, True, 2),
+        ("sales", None, True, None, 2),
+        ("sales", True, False, None, 2),
+        (None, None, None, None, 1),
+    ],
+)
+def test_a_cleared_run_of_the_dags_folder_takes_the_newest_version(
+    scenario: Scenario, bundle: str | None, of_dag: bool | None, of_core: bool | None, asked: bool | None, number: int
+) -> None:
+    scenario.finish(dag("d", {"a": []}, rerun_with_latest_version=of_dag), run_id="r")
+    scenario.add(dag("d", {"a": [], "b": ["a"]}, rerun_with_latest_version=of_dag))
+    if bundle is not None:
+        columns = "bundle, number, digest, file_count, byte_count, created_by"
+        scenario.sql("insert into bundle (name) values (%s)", bundle)
+        scenario.sql(f"insert into bundle_version ({columns}) values (%s, 1, '', 0, 0, '')", bundle)
+        scenario.sql("update dag_version set bundle_version_id = (select id from bundle_version)")
+    core = scenario.settings.core.model_copy(update={"rerun_with_latest_version": of_core})
+    runs = Runs(dag_id="d", run_id="r")
+
+    changes = transact(scenario.engine, clear.clear, runs, ALL, core=core, latest=asked)
+
+    assert version_of(scenario) == number
+    assert changes.moved == ({"r": (1, 2)} if number == 2 else {})
+    scenario.run_to_end()
+    assert scenario.states() == {"a": "success"} | ({"b": "success"} if number == 2 else {})
 
 
 def test_each_try_shows_the_version_that_it_executed(scenario: Scenario) -> None:

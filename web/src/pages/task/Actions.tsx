@@ -40,9 +40,13 @@ export function Actions(props: Props) {
 }
 
 type Instance = components['schemas']['TaskInstance']
+type Moved = components['schemas']['MovedRun']
 
 function Change({ dagId, runId, taskId, mapIndex, kind, onClose, onDone }: Props & { kind: Kind; onClose: () => void }) {
-  const [scope, setScope] = useState({ upstream: false, downstream: kind === 'clear', past: false, future: false, failed: false, latest: false })
+  const [scope, setScope] = useState({ upstream: false, downstream: kind === 'clear', past: false, future: false, failed: false })
+  // Which version a cleared run continues with: unless somebody chooses, the server decides, and its preview says so.
+  const [latest, setLatest] = useState<boolean | null>(null)
+  const [moved, setMoved] = useState<Moved[]>([])
   const [found, setFound] = useState<Instance[] | null>(null)
   const [wrong, setWrong] = useState<string | null>(null)
   const [busy, setBusy] = useState(false)
@@ -50,8 +54,9 @@ function Change({ dagId, runId, taskId, mapIndex, kind, onClose, onDone }: Props
 
   const send = async (dryRun: boolean): Promise<Instance[]> => {
     if (kind === 'clear') {
-      const body = { dry_run: dryRun, dag_run_id: runId, task_ids: [mapIndex === null ? taskId : [taskId, mapIndex]], only_failed: scope.failed, only_running: false, reset_dag_runs: true, prevent_running_task: false, run_on_latest_version: scope.latest || null, ...include }
+      const body = { dry_run: dryRun, dag_run_id: runId, task_ids: [mapIndex === null ? taskId : [taskId, mapIndex]], only_failed: scope.failed, only_running: false, reset_dag_runs: true, prevent_running_task: false, run_on_latest_version: latest, ...include }
       const result = await ok(api.POST('/api/v2/dags/{dag_id}/clearTaskInstances', { params: { path: { dag_id: dagId } }, body }))
+      if (dryRun) setMoved(result.moved)
       return result.task_instances as Instance[]
     }
     const body = { new_state: kind, ...include }
@@ -71,7 +76,7 @@ function Change({ dagId, runId, taskId, mapIndex, kind, onClose, onDone }: Props
       (error: unknown) => current && (setWrong(message(error)), setFound([])),
     )
     return () => void (current = false)
-  }, [scope])
+  }, [scope, latest])
   const act = async () => {
     setBusy(true)
     try {
@@ -107,13 +112,14 @@ function Change({ dagId, runId, taskId, mapIndex, kind, onClose, onDone }: Props
         {box('past', t.task.past)}
         {box('future', t.task.future)}
         {kind === 'clear' && box('failed', t.task.onlyFailed)}
-        {kind === 'clear' && box('latest', t.task.latest)}
+        {kind === 'clear' && <Check on={latest ?? moved.length > 0} onChange={setLatest}>{t.task.latest}</Check>}
       </fieldset>
       {found === null ? (
         <Skeleton rows={4} height={26} />
       ) : (
         <div style={{ minHeight: '150px' }}>
           <p><strong>{found.length ? (kind === 'clear' ? t.task.affected(found.length) : t.task.marked(found.length, t.states[kind])) : t.task.nothing}</strong></p>
+          {moved.length > 0 && <p class="small">{t.task.moved(moved.length, moved[0]!.from_version, moved[0]!.to_version)}</p>}
           <ul class="preview" role="list" tabIndex={0} aria-label={t.task.preview}>
             {found.slice(0, 200).map((ti) => (
               <li key={`${ti.dag_run_id} ${ti.task_id} ${ti.map_index}`} class="row">
