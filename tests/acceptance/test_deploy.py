@@ -1,6 +1,8 @@
-"""`paceline deploy` through a web process to two machines that share no folder: run, deploy again under a run, roll back."""
+"""Code that reaches machines without a shared folder, by `paceline deploy` or from the DAGs folder, and changes under a run."""
 
 import json
+import re
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -111,3 +113,98 @@ def test_a_folder_is_deployed_run_replaced_and_rolled_back(stack_factory: StackF
     assert deployed.deploy("--rollback")[0] == "changed  DAG marked\nVersion 1 of bundle sales is live.\n"
     deployed.trigger("back", set_flag)
     assert deployed.result("back") == ["first", "first"]
+
+
+FOLDER_DAG = """
+from pathlib import Path
+
+from paceline import DAG, task
+
+def ended(context):
+    from shared.texts import mark
+    Path(context["dag_run"].conf["ended"]).write_text(mark())
+
+with DAG("saved", schedule=None, on_success_callback=ended):
+    @task.sensor(poke_interval=0.2, mode="reschedule")
+    def wait(flag):
+        return Path(flag).exists()
+
+    @task
+    def read():
+        from shared.texts import mark
+        if mark() == "wrong":
+            raise ValueError("a mistake")
+        return [mark(), Path(__file__).with_name("mark.txt").read_text(), "VERSION"]
+
+    wait("{{ dag_run.conf.flag }}") >> read()
+"""
+
+
+def save(folder: Path, mark: str) -> None:
+    """Save the DAG file, its module and its data, in an order in which nothing is right until the last one."""
+    (folder / "shared").mkdir(parents=True, exist_ok=True)
+    (folder / "mark.txt").write_text(mark)
+    (folder / "saved.py").write_text(FOLDER_DAG.replace("VERSION", mark))
+    (folder / "shared/texts.py").write_text(f"def mark():\n    return {mark!r}\n")
+
+
+def test_a_run_of_the_dags_folder_keeps_the_code_of_its_creation_until_it_is_cleared(
+    stack_factory: StackFactory, settings: Settings, tmp_path: Path
+) -> None:
+    """The worker has no DAGs folder. The folder changes under two runs, and in the end the DAG file is gone."""
+    (tmp_path / "two/dags").mkdir(parents=True)
+    elsewhere = {"PACELINE_HOME": str(tmp_path / "two"), "PACELINE_DAGS_FOLDER": str(tmp_path / "two/dags")}
+    save(settings.dags_folder, "first")
+    stack = stack_factory(schedulers=1, workers=[])
+    stack_factory(schedulers=0, workers=[("default", 2)], env=elsewhere)
+    engine = database.create(settings)
+
+    def until_live(mark: str) -> None:
+        """Until the newest version of the DAG has the code of this mark."""
+        code = """
+            select p.path, b.content
+              from dag d join dag_version v on v.id = d.version_id join bundle_version n on n.id = v.bundle_version_id
+              join bundle_path p on p.bundle = n.bundle and n.number between p.first and coalesce(p.last, n.number)
+              join bundle_blob b on b.digest = p.digest
+             where d.dag_id = 'saved'
+        """
+
+        def has_all() -> bool:
+            with engine.connect() as connection:
+                files = {path: zlib.decompress(content).decode() for path, content in connection.exec_driver_sql(code)}
+            return len(files) == 3 and all(mark in text for text in files.values())
+
+        eventually(has_all, timeout=60)
+
+    def trigger(run_id: str, flag: str) -> None:
+        conf = {"flag": str(tmp_path / flag), "ended": str(tmp_path / f"{run_id}.ended")}
+        done = stack.cli("dags", "trigger", "saved", "--run-id", run_id, "--conf", json.dumps(conf))
+        assert done.returncode == 0, done.stderr
+
+    def result(run_id: str) -> Any:
+        done = stack.cli("runs", "watch", "saved", run_id)
+        assert done.returncode == 0, done.stdout + stack.logs()
+        (value,) = [row["value"] for row in stack.json("tasks", "xcoms", "saved", run_id, "read") if row["key"] == "return_value"]
+        return value
+
+    (tmp_path / "set").touch()
+    until_live("first")
+    trigger("during", "flag")
+    save(settings.dags_folder, "wrong")
+    until_live("wrong")
+    trigger("corrected", "set")
+    assert stack.cli("runs", "watch", "saved", "corrected").returncode == 1
+    save(settings.dags_folder, "third")
+    until_live("third")
+    done = stack.cli("runs", "clear", "saved", "corrected", "--only-failed", "--yes")
+    # A scheduler may see the folder between two saves, so the numbers differ.
+    assert re.search(r"Run corrected continues with version \d of the DAG instead of \d\.", done.stderr), done.stdout + done.stderr
+    assert result("corrected") == ["third", "third", "third"]
+    (settings.dags_folder / "saved.py").unlink()
+    eventually(lambda: not stack.json("dags", "show", "saved")["is_active"], timeout=60)
+    (tmp_path / "flag").touch()
+
+    assert result("during") == ["first", "first", "first"]
+    ends = [tmp_path / f"{run_id}.ended" for run_id in ("during", "corrected")]
+    eventually(lambda: [end.read_text() if end.exists() else "" for end in ends] == ["first", "third"], timeout=60)
+    engine.dispose()
