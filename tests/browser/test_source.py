@@ -1,4 +1,4 @@
-"""The source of a DAG: the file now, the texts of versions, and which of them the page shows."""
+"""The source of a DAG: the texts of versions, which of them a run executes, and the file that cannot be read."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ with DAG("edited", schedule=None) as edited:
 """
 
 
-def test_the_source_is_the_file_now_and_a_version_tells_what_its_text_is(page: Page, installation: Installation) -> None:
+def test_the_source_is_what_the_next_run_executes_and_of_a_run_what_it_executed(page: Page, installation: Installation) -> None:
     file = Path(installation.environment["PACELINE_DAGS_FOLDER"]) / "edited.py"
     file.write_text(FIRST)
     page.goto("/dags/edited/source")
@@ -30,25 +30,32 @@ def test_the_source_is_the_file_now_and_a_version_tells_what_its_text_is(page: P
     expect(page.locator(".source")).to_contain_text("first text")
     run = json.loads(installation.cli("dags", "trigger", "edited", "--wait", "--timeout", "120", "--json"))
 
-    # The same tasks: the change makes no new version, but the next run executes it.
     file.write_text(FIRST.replace("first text", "second text"))
-    page.reload()
     expect(page.locator(".source")).to_contain_text("second text")
+    expect(page.get_by_text("What runs of version 2 execute")).to_be_visible()
     page.goto(f"/dags/edited/runs/{run['run_id']}/details")
     page.locator("dd a", has_text="1").click()
-    expect(page.get_by_text("The file now; the run executed version 1.")).to_be_visible()
-    expect(page.locator(".source")).to_contain_text("second text")
-    page.get_by_role("link", name="Text when version 1 was stored").click()
-    expect(page.get_by_text("The text when version 1 was stored.")).to_be_visible()
+    expect(page.get_by_text("What runs of version 1 execute")).to_be_visible()
     expect(page.locator(".source")).to_contain_text("first text")
-    page.get_by_label("Compare with").select_option("now")
+    page.get_by_label("Compare with").select_option("2")
     expect(page.locator(".source .added")).to_contain_text("first text")
     expect(page.locator(".source .removed")).to_contain_text("second text")
 
+    page.goto(f"/dags/edited/runs/{run['run_id']}/tasks/one")
+    page.get_by_role("button", name="Clear").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_text("The run continues with version 2 of the DAG instead of 1.")).to_be_visible()
+    newest = dialog.get_by_label("With the newest version of the DAG")
+    expect(newest).to_be_checked()
+    newest.uncheck()
+    expect(dialog.get_by_text("The run continues")).to_have_count(0)
+    newest.check()
+    dialog.get_by_role("button", name="Clear (1)").click()
+    eventually(lambda: installation.cli("tasks", "logs", "edited", run["run_id"], "one").count("second text") == 1, timeout=60)
+
     file.unlink()
     page.goto("/dags/edited/source")
-    expect(page.get_by_text("The file is not in the DAGs folder of this web process.")).to_be_visible()
-    expect(page.locator(".source")).to_contain_text("first text")
+    expect(page.locator(".source")).to_contain_text("second text")
 
 
 def test_an_import_error_leads_to_its_line_in_the_source(page: Page, installation: Installation) -> None:

@@ -112,7 +112,7 @@ export const t = {
     noRunsText: 'Trigger one, or unpause the DAG so that its schedule starts them.', task: 'Task', run: 'Run', filterTasks: 'Filter tasks', runsShown: 'Runs', expand: 'Unfold all', fold: 'Fold all',
     more: 'Older runs', newest: 'Newest runs', median: 'median', duration: 'Duration', queuedFor: 'Waiting and queued', total: 'Total', noSource: 'The source is not available',
     newestVersion: 'The newest version', pinned: (number: number, bundle: string, code: string) => `What runs of version ${number} execute: version ${code} of the bundle ${bundle}.`,
-    fileNow: 'The file now', fileThen: (number: number) => `The text when version ${number} was stored. A later change that leaves the tasks and settings of the DAG as they are makes no new version, but the next task runs it.`,
+    fileNow: 'The file now', fileRefused: (number: number) => `The file as it is now, which cannot be read. Runs execute version ${number}.`, fileThen: (number: number) => `The text when version ${number} was stored. A later change that leaves the tasks and settings of the DAG as they are makes no new version, but the next task runs it.`,
     fileGone: (number: number) => `The file is not in the DAGs folder of this web process. This is the text when version ${number} was stored.`, fileNotKept: (number: number) => `The text of version ${number} was not kept. This is the file as it is now.`,
     fileRan: (number: number) => `The file now; the run executed version ${number}.`, textThen: (number: number) => `Text when version ${number} was stored`,
     versions: 'Versions', compare: 'Compare with', compareNone: 'no other version', sourceSame: 'Both have the same text.', critical: 'critical path',

@@ -190,18 +190,20 @@ def get_dag_source(
     api: Api,
     dag_id: str,
     version_number: Annotated[int | None, Query(ge=1, le=params.LARGEST)] = None,
+    file_now: bool = False,
     accept: Annotated[str, Header()] = "*/*",
 ) -> Response | dict[str, Any]:
-    """Show the file of a DAG: with a version, as it was when that version was stored; otherwise, as it is now.
+    """Show the file of a DAG: with a version, as it was when that version was stored; otherwise, as its next run executes it.
 
-    `is_file_now` says which: a text that was not kept, or a file that is not here, is replaced by the other one.
+    `file_now` asks for the file as it stands in the DAGs folder, which an import error is about. `is_file_now` says which one it
+    is: a text that was not kept, or a file that is not here, is replaced by the other one.
     """
     row = api.read(lists.dag, dag_id)
     number = version_number or row["version_number"]
     version = row if number == row["version_number"] else api.read(lists.version, dag_id, number)
     kept = kept_source(api, version["version_id"])
-    is_pinned = row["bundle_version"] is not None  # what is in the folder is not what its runs execute
-    now = _file(api, row["file"]) if version is row and not is_pinned and not (version_number and kept) else None
+    executes_file = row["bundle_version"] is None and version is row and not (version_number and kept)
+    now = _file(api, row["file"]) if executes_file or (file_now and row["bundle_name"] == DAGS_FOLDER) else None
     text = kept if now is None else now
     if text is None:
         raise NotFoundError(f"The source of version {number} of DAG {dag_id!r} was not kept, and its file is not here.")

@@ -128,7 +128,7 @@ def test_an_id_of_another_bundle_or_of_the_dags_folder_is_an_error_that_names_bo
     deployment.publish("fraud", y=source("local"))
     second = manager.run_once()
 
-    assert first is not None and second is not None and deployment.live() == {"sales": 1}
+    assert first is not None and second is not None and deployment.live() == {"dags-folder": 1, "sales": 1}
     assert "'a' is in a.py of bundle sales and in x.py of bundle risk" in first.problems[0][1].message
     assert "'local' is in local.py and in y.py of bundle fraud" in second.problems[0][1].message
 

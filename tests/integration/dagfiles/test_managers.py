@@ -9,6 +9,7 @@ from support.waiting import eventually
 
 from scheduler.dagfiles.supervise import DagFileManager
 from scheduler.messaging.wakeups import Wakeups
+from scheduler.settings.sections import Bundles
 
 from .conftest import MINUTE, NOW, Files, source
 
@@ -34,6 +35,8 @@ def test_a_file_is_read_again_when_a_module_that_it_imports_changes(files: Files
     files.write("team/names.py", "NAME = 'one'\n")
     files.write("imports.py", "from team.names import NAME\n" + source("imports"))
     files.write("other.py", source("other"))
+    # In a folder that is pinned, every file is code of every DAG.
+    files.settings = files.settings.model_copy(update={"bundles": Bundles(pin_dags_folder=False)})
     manager = files.manager()
     files.read_all(manager, now=NOW)
     assert files.rows("select path, modules from dag_file order by 1") == [("imports.py", ["team/names.py"]), ("other.py", [])]

@@ -19,14 +19,15 @@ function intoView(row: HTMLElement | null): void {
 export default function Source({ dagId }: { dagId: string }) {
   const versions = useLive(`versions ${dagId}`, () => ok(api.GET('/api/v2/dags/{dag_id}/dagVersions', { params: { path: { dag_id: dagId }, query: { limit: 100, order_by: ['-version_number'] } } })), { on: [`dag:${dagId}`] })
   const all = versions.data.value?.dag_versions ?? []
-  const shown = Number(query.value.get('version')) || null
-  const other = query.value.get('compare')
   const ran = Number(query.value.get('ran')) || null
+  // A run of a bundle executed the text of its version; one of a folder that is not pinned executed what the file had.
+  const shown = Number(query.value.get('version')) || (all.find((one) => one.version_number === ran)?.bundle_version === null ? null : ran)
+  const other = query.value.get('compare')
   /** The line that an import error names. */
   const line = Number(query.value.get('line')) || null
-  const load = (version: number | null) => ok(api.GET('/api/v2/dagSources/{dag_id}', { params: { path: { dag_id: dagId }, query: version ? { version_number: version } : {} } }))
+  const load = (version: number | null) => ok(api.GET('/api/v2/dagSources/{dag_id}', { params: { path: { dag_id: dagId }, query: version ? { version_number: version } : { file_now: line !== null } } }))
   // A version keeps its text; the file changes without a version, too.
-  const source = useLive(`source ${dagId} ${shown}`, () => load(shown), { every: shown ? 0 : 10_000 })
+  const source = useLive(ran && !versions.data.value ? null : `source ${dagId} ${shown} ${line !== null}`, () => load(shown), { every: shown ? 0 : 10_000 })
   const before = useLive(other ? `source ${dagId} ${Number(other) || null}` : null, () => load(Number(other) || null), { every: 0 })
   const found = source.data.value
   const text = found?.content ?? null
@@ -34,7 +35,7 @@ export default function Source({ dagId }: { dagId: string }) {
   if (!versions.data.value) return <Skeleton rows={14} />
   const option = (one: (typeof all)[number]) => <option key={one.version_number} value={one.version_number}>{t.dag.version(one.version_number)}, {relative(one.created_at)}</option>
   const number = found?.version_number ?? 0
-  const said = !found ? null : found.bundle_version ? t.dag.pinned(found.version_number ?? 0, found.bundle_name ?? '', found.bundle_version) : found.is_file_now ? (shown ? t.dag.fileNotKept(shown) : null) : shown ? t.dag.fileThen(shown) : t.dag.fileGone(number)
+  const said = !found ? null : found.bundle_version && found.is_file_now ? t.dag.fileRefused(number) : found.bundle_version ? t.dag.pinned(found.version_number ?? 0, found.bundle_name ?? '', found.bundle_version) : found.is_file_now ? (shown ? t.dag.fileNotKept(shown) : null) : shown ? t.dag.fileThen(shown) : t.dag.fileGone(number)
   return (
     <>
       <div class="filters">
@@ -51,7 +52,7 @@ export default function Source({ dagId }: { dagId: string }) {
         {text !== null && <Copy text={text} />}
       </div>
       {ran && !shown && found?.is_file_now && <div class="source-note"><Note kind="warn">{t.dag.fileRan(ran)} <a class="link" href={href(`${to('dags', dagId, 'source')}?version=${ran}`)}>{t.dag.textThen(ran)}</a></Note></div>}
-      {said && !source.error.value && <div class="source-note"><Note kind={found?.bundle_version || (shown && !found?.is_file_now) ? '' : 'warn'}>{said}</Note></div>}
+      {said && !source.error.value && <div class="source-note"><Note kind={(found?.bundle_version && !found.is_file_now) || (shown && !found?.is_file_now) ? '' : 'warn'}>{said}</Note></div>}
       {source.error.value ? (
         <Empty title={t.dag.noSource}><p>{source.error.value}</p></Empty>
       ) : text === null ? (
