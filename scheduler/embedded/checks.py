@@ -122,7 +122,7 @@ def _dags_folder(folder: Path, settings: Settings) -> Finding:
         try:
             deque(bundle_files.list_folder(folder, settings.bundles), maxlen=0)
         except BundleRefusedError as refused:
-            fix = "Mend it, or set bundles.pin_dags_folder = false."
+            fix = "Correct the folder, or set bundles.pin_dags_folder = false."
             return bad("dags folder", f"Runs execute what {folder} has when a task starts: it is not pinned. {refused}", fix)
     return good("dags folder", str(folder))
 

@@ -112,7 +112,7 @@ def test_without_a_backoff_every_retry_waits_the_same(multiplier: float) -> None
         (ValueError("/home/bundles/abc"), False),
     ],
 )
-def test_a_task_that_writes_beside_its_dag_file_is_told_where_it_may_write(error: Exception, is_explained: bool) -> None:
+def test_a_task_that_writes_beside_its_dag_file_learns_where_it_may_write(error: Exception, is_explained: bool) -> None:
     cause = outcome.wrote_to_code(error, Path("/home/bundles"))
     assert (cause is not None) == is_explained
     if cause is not None:

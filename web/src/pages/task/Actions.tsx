@@ -44,7 +44,7 @@ type Moved = components['schemas']['MovedRun']
 
 function Change({ dagId, runId, taskId, mapIndex, kind, onClose, onDone }: Props & { kind: Kind; onClose: () => void }) {
   const [scope, setScope] = useState({ upstream: false, downstream: kind === 'clear', past: false, future: false, failed: false })
-  // Which version a cleared run continues with: unless somebody chooses, the server decides, and its preview says so.
+  // Which version a cleared run continues with: unless somebody chooses, the server decides, as its preview shows.
   const [latest, setLatest] = useState<boolean | null>(null)
   const [moved, setMoved] = useState<Moved[]>([])
   const [found, setFound] = useState<Instance[] | null>(null)
