@@ -132,10 +132,12 @@ def store_folder(
         version_id = connection.exec_driver_sql(known, (DAGS_FOLDER, digest)).scalar()
         if version_id is None:
             version_id, _ = _insert(connection, DAGS_FOLDER, entries, digest, "ready", by=by, message="", origin="")
-    connection.exec_driver_sql(
+    switched = connection.exec_driver_sql(
         "update bundle set version_id = %(id)s, wanted_id = %(id)s where name = %(name)s and version_id is distinct from %(id)s",
         {"id": version_id, "name": DAGS_FOLDER},
     )
+    if switched.rowcount:
+        connection.exec_driver_sql("update bundle_version set live_at = clock_timestamp() where id = %s", (version_id,))
     return version_id
 
 

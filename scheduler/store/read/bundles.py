@@ -10,24 +10,34 @@ NAME_OF = f"coalesce((select b.bundle from bundle_version b where b.id = v.bundl
 VERSION_OF = "(select b.number::text from bundle_version b where b.id = v.bundle_version_id)"
 BUNDLE_OF = f"{NAME_OF} as bundle_name, {VERSION_OF} as bundle_version"
 BUNDLES = Listing(
-    columns="""
+    columns=f"""
         b.name as bundle_name, l.number as live_version, w.number as wanted_version, w.state as wanted_state, l.live_at,
         l.message, l.origin, l.created_by, b.source, b.problem,
         (select count(*) from bundle_version v where v.bundle = b.name) as version_count,
-        (select count(*) from dag d where d.bundle = b.name and d.is_active) as dag_count
+        (select count(*) from dag d where coalesce(d.bundle, '{DAGS_FOLDER}') = b.name and d.is_active) as dag_count
     """,
     tables="bundle b left join bundle_version l on l.id = b.version_id left join bundle_version w on w.id = b.wanted_id",
     orders={"bundle_name": "b.name", "live_at": "l.live_at"},
     default_order=("bundle_name",),
     key="b.name",
 )
+#: The DAGs of a version `v` of the DAGs folder, whose files are parsed one by one: those whose file is in it, each with the newest
+#: DAG version that was stored by then.
+OF_FOLDER = """
+    select d.dag_id, max(s.id) as version_id
+      from dag_version s join bundle_version b on b.id = s.bundle_version_id and b.bundle = v.bundle and b.number <= v.number
+      join dag d on d.dag_id = s.dag_id
+      join bundle_path p on p.bundle = v.bundle and p.path = d.file and v.number between p.first and coalesce(p.last, v.number)
+     group by d.dag_id
+"""
 #: Runs count for the first version with the code that they execute: a change of one DAG file changes no other DAG.
 VERSIONS = Listing(
-    columns="""
+    columns=f"""
         v.id, v.bundle as bundle_name, v.number as version_number, encode(v.digest, 'hex') as digest, v.state,
         b.version_id is not distinct from v.id as is_live, b.wanted_id is not distinct from v.id as is_wanted,
         v.file_count, v.byte_count, v.message, v.origin, v.created_by, v.created_at, v.live_at, v.problems,
-        case when v.state = 'ready' then array(select jsonb_object_keys(v.dags) order by 1) else '{}' end as dag_ids,
+        case when v.bundle = '{DAGS_FOLDER}' then array(select f.dag_id from ({OF_FOLDER}) f order by 1)
+             when v.state = 'ready' then array(select jsonb_object_keys(v.dags) order by 1) else '{{}}' end as dag_ids,
         (select count(*) from dag_version d join dag_run r on r.version_id = d.id where d.bundle_version_id = v.id) as run_count
     """,
     tables="bundle_version v join bundle b on b.name = v.bundle",
@@ -59,6 +69,9 @@ CONTENT = f"""
     union all
     select 'dags', e.key, e.value->>'version' from bundle_version v cross join jsonb_each(v.dags) e
      where v.id = %(version)s and v.state = 'ready'
+    union all
+    select 'dags', f.dag_id, f.version_id::text from bundle_version v cross join lateral ({OF_FOLDER}) f
+     where v.id = %(version)s and v.bundle = '{DAGS_FOLDER}'
 """
 CHANGES = f"""
     with o as ({CONTENT.replace("version)", "old)")}), n as ({CONTENT.replace("version)", "new)")})

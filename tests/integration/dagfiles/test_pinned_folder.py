@@ -11,6 +11,7 @@ from scheduler.dagfiles.supervise import DagFileManager
 from scheduler.settings.sections import Bundles
 from scheduler.store.dags import blobs, bundles
 from scheduler.store.db.rows import EngineReader
+from scheduler.store.read import bundles as shown
 
 from .conftest import MINUTE, NOW, Files, source
 
@@ -67,6 +68,14 @@ def test_a_dag_is_pinned_to_the_folder_as_it_was_parsed(files: Files, monkeypatc
     # What it was before is that version again.
     files.write("data/rates.csv", "1")
     files.turn_until(manager, lambda: files.dags() == {"a": ("a.py", True, 2), "b": ("b.py", True, 3)})
+
+    with files.engine.connect() as connection:
+        (folder,), versions = shown.all_bundles(connection), shown.versions(connection, "dags-folder", 10)
+        ids = {one["version_number"]: one["id"] for one in versions}
+        changed = [shown.changes(connection, ids[number], ids[number - 1]) for number in (2, 3)]
+    assert (folder["live_version"], folder["dag_count"]) == (3, 2) and folder["live_at"] is not None
+    assert [one["dag_ids"] for one in versions] == [["a", "b"]] * len(ids)
+    assert [(one["files"]["changed"], one["dags"]["changed"]) for one in changed] == [(["b.py"], ["b"]), (["lib.py"], ["a", "b"])]
 
 
 def test_the_folder_is_walked_once_for_many_files(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
