@@ -108,7 +108,7 @@ def below_setups(setups: Upstream, verdict: Verdict) -> Verdict:
     if setups.skipped:
         return _skipped(setups.skipped, "setup")
     if verdict.state is S.SCHEDULED and not setups.all_done:
-        return Verdict(None, f"{setups.total - setups.done} of its setups have not ended")
+        return Verdict(None, f"{setups.total - setups.done} of its setups {_have(setups)} not ended")
     return verdict
 
 
@@ -136,7 +136,11 @@ def _run() -> Verdict:
 
 
 def _wait(u: Upstream) -> Verdict:
-    return Verdict(None, f"{u.total - u.done} of {u.total} upstream tasks have not ended")
+    return Verdict(None, f"{u.total - u.done} of {u.total} upstream {'task' if u.total == 1 else 'tasks'} {_have(u)} not ended")
+
+
+def _have(waited: Upstream) -> str:
+    return "has" if waited.total - waited.done == 1 else "have"
 
 
 def _skip(why: str) -> Verdict:

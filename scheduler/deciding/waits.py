@@ -208,8 +208,9 @@ def of_run(step: Step, before: Step | None, runs: LimitFacts | None = None) -> s
         return f"Created as {step.to_state}{by}{because}."
     waited_s = (step.at - before.at).total_seconds()
     if step.to_state == "running":
-        reached = runs is not None and runs.reached
-        cause = f"for {runs.name}: {runs.active} of {runs.limit} runs were running" if runs is not None and reached else "to start"
+        cause = "to start"
+        if runs is not None and runs.reached:
+            cause = f"for {runs.name}: {runs.active} of {many(runs.limit, 'run was', 'runs were')} running"
         return _capital(f"{_waited(waited_s, cause)}started{by}.")
     if step.to_state == "queued":
         return f"Queued again{by}{because}."
@@ -232,7 +233,7 @@ def _for_slot(facts: Contention | None) -> str:
         return f"for pool {pool.name!r} with {pool.used} of {_slots(pool.slots)} in use{_holders(pool, ' by ')}"
     reached = next((limit for limit in facts.limits if limit.reached), None)
     if reached is not None:
-        return f"for {reached.name}: {reached.active} of {reached.limit} were active"
+        return f"for {reached.name}: {reached.active} of {reached.limit} {'was' if reached.limit == 1 else 'were'} active"
     return "in line" if facts.queue is None else _for_queue(facts.queue)
 
 

@@ -82,11 +82,11 @@ SITUATIONS: dict[str, Situation] = {
         build=of.pool(1, state="deferred"), solve=after_waiting(), after="Waited 4. s in line, then queued", live=(NOTHING,)),
     "max_active_tasks": Situation(
         build=of.limits({}, max_active_tasks=1), solve=after_waiting(),
-        after="Waited 4. s for max_active_tasks: 1 of 1 were active, then queued",
+        after="Waited 4. s for max_active_tasks: 1 of 1 was active, then queued",
         live=("The limit max_active_tasks is reached: 1 of 1.",)),
     "max_active_tis_per_dag": Situation(
         build=of.limits({"max_active_tis_per_dag": 1}, runs=("zero", "one")), solve=after_waiting(),
-        after="Waited 4. s for max_active_tis_per_dag: 1 of 1 were active, then queued",
+        after="Waited 4. s for max_active_tis_per_dag: 1 of 1 was active, then queued",
         live=("The limit max_active_tis_per_dag is reached: 1 of 1.",)),
     "nothing is in the way": Situation(
         build=of.in_state("scheduled"), solve=after_waiting(), after="Waited 4. s in line, then queued", live=(NOTHING,)),
@@ -147,18 +147,18 @@ SITUATIONS: dict[str, Situation] = {
         live=("Its run may start at ….",)),
     "max_active_runs": Situation(
         build=of.queued_run("zero", max_active_runs=1), solve=of.begun, task=None,
-        after="Waited 4. s for max_active_runs: 1 of 1 runs were running, then started",
+        after="Waited 4. s for max_active_runs: 1 of 1 run was running, then started",
         live=("Its run has not started: the DAG has 1 running run and max_active_runs is 1.",)),
     "max_active_runs, and another run comes first": Situation(
         build=of.behind_another_run, solve=of.begun, task=None,
-        after="Waited 4. s for max_active_runs: 1 of 1 runs were running, then started",
+        after="Waited 4. s for max_active_runs: 1 of 1 run was running, then started",
         live=("Its run has not started: the DAG has 1 running run and max_active_runs is 1. 1 queued run comes before it.",)),
     "its backfill is paused": Situation(
         build=of.a_backfill(paused=True), solve=of.begun, after="Waited 4. s to start, then started", task=None,
         live=("Backfill 7 is paused: `paceline backfills resume 7` lets its runs start.",)),
     "its backfill has enough runs": Situation(
         build=of.a_backfill(paused=False, others=("zero",)), solve=of.begun, task=None,
-        after="Waited 4. s for max_active_runs: 1 of 1 runs were running, then started",
+        after="Waited 4. s for max_active_runs: 1 of 1 run was running, then started",
         live=("Its run has not started: backfill 7 has 1 running run and max_active_runs is 1.",)),
     "its run is about to start": Situation(
         build=of.queued_run(), solve=of.begun, after="Waited 4. s to start, then started", task=None,
@@ -477,5 +477,5 @@ def test_a_run_that_waited_for_another_run(scenario: Scenario, at_first: int) ->
 
     assert texts[0].startswith("Created as queued by ")
     assert waited(texts) == re.sub(r"4\d s", "40 s", texts[1])
-    assert waited(texts).startswith("Waited 40 s for max_active_runs: 1 of 1 runs were running, then started by ")
+    assert waited(texts).startswith("Waited 40 s for max_active_runs: 1 of 1 run was running, then started by ")
     assert texts[2].startswith("Ended as success")

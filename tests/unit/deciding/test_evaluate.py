@@ -69,7 +69,7 @@ def test_a_task_that_is_not_in_this_run_is_not_waited_for() -> None:
 def test_a_waiting_task_has_a_reason_and_the_run_before_holds_back_a_task_but_not_a_failure() -> None:
     past = Facts(past={2: "the run before"})
 
-    assert evaluate(JOIN, states(JOIN, a=S.RUNNING, b=S.SUCCESS)).waiting == {(2, -1): "1 of 2 upstream tasks have not ended"}
+    assert evaluate(JOIN, states(JOIN, a=S.RUNNING, b=S.SUCCESS)).waiting == {(2, -1): "1 of 2 upstream tasks has not ended"}
     assert evaluate(JOIN, states(JOIN, a=S.SUCCESS, b=S.SUCCESS), past).waiting == {(2, -1): "the run before"}
     assert decided(JOIN, evaluate(JOIN, states(JOIN, a=S.FAILED, b=S.SUCCESS), past)) == {"c": S.UPSTREAM_FAILED}
 

@@ -114,7 +114,7 @@ def test_the_upstream_task_that_ended_last_is_a_cause() -> None:
         (step("queued", reason="api:ada"), None, None, "Created as queued by s1#1: api:ada."),
         (step("running", 0.2), step("queued"), None, "Started by s1#1."),
         (step("running", 90), step("queued"), runs(1, 1),
-         "Waited 90 s for max_active_runs: 1 of 1 runs were running, then started by s1#1."),
+         "Waited 90 s for max_active_runs: 1 of 1 run was running, then started by s1#1."),
         (step("running", 90), step("queued"), runs(2, 1),
          "Waited 90 s to start, then started by s1#1."),
         (step("success", 200), step("running"), None, "Ended as success after 3 min by s1#1."),
