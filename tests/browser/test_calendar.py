@@ -131,6 +131,7 @@ def test_a_dag_offers_its_own_zone_and_why_speaks_in_it(page: Page, installation
     due = datetime.fromisoformat(page.request.get(path).json()["due_at"])
 
     page.goto("/dags/india")
+    expect(page.locator(".dag-facts")).to_contain_text("every day at 03:00 Asia/Kolkata")
     page.get_by_role("button", name="Asia/Kolkata", exact=True).click()
     expect(page.get_by_title("The zone of all times")).to_have_text("Asia/Kolkata")
     expect(page.get_by_role("button", name="Asia/Kolkata", exact=True)).to_have_count(1)

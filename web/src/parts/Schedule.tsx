@@ -2,7 +2,8 @@
 import { signal } from '@preact/signals'
 import { t } from '../strings'
 
-const CRON = /^\S+( \S+){4}$/
+/** What may have an expression of cron in it: for others, its translator is not loaded. */
+const CRON = /(?:^|, )[\d*]\S*(?: \S+){4}/
 /** The translator of cron is loaded when a page has the first expression. */
 const inWords = signal<((text: string) => string) | null>(null)
 let asked = false

@@ -5,6 +5,7 @@ import { duration, moment } from '../../format'
 import { Button, Copy, Time, Took } from '../../parts/basic'
 import { CountLink } from '../../parts/CountLink'
 import { History } from '../../parts/History'
+import { Schedule } from '../../parts/Schedule'
 import { State } from '../../parts/State'
 import { href, to } from '../../shell/router'
 import { t } from '../../strings'
@@ -21,7 +22,7 @@ export function DetailsTab({ dag }: { dag: DagDetails }) {
           return value !== null && value !== undefined && value !== '' && (
             <>
               <dt key={name} class="mono">{name}</dt>
-              <dd key={`${name}-v`}>{/_date$|_time$/.test(name) ? moment(String(value)) : name === 'last_parse_duration' ? duration(Number(value)) : name === 'active_runs_count' ? <CountLink value={Number(value)} link={href(`${to('dags', dag.dag_id, 'runs')}?state=running`)} label={t.dag.runningRuns(Number(value))} /> : String(value)}</dd>
+              <dd key={`${name}-v`}>{/_date$|_time$/.test(name) ? moment(String(value)) : name === 'last_parse_duration' ? duration(Number(value)) : name === 'timetable_description' ? <Schedule summary={String(value)} /> : name === 'active_runs_count' ? <CountLink value={Number(value)} link={href(`${to('dags', dag.dag_id, 'runs')}?state=running`)} label={t.dag.runningRuns(Number(value))} /> : String(value)}</dd>
             </>
           )
         })}
