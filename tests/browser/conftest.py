@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,6 +127,54 @@ def away(context: "BrowserContext") -> Iterator["Page"]:
     new_page = context.new_page()
     yield new_page
     new_page.close()
+
+
+@pytest.fixture
+def phone(browser: "Browser", cookies: dict[str, object], installation: Installation) -> Iterator["Page"]:
+    """A page of the administrator on a narrow screen that is touched."""
+    context = browser.new_context(
+        base_url=installation.url, storage_state=cookies, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True,
+        reduced_motion="reduce",
+    )  # fmt: skip
+    context.set_default_timeout(WAIT_MS)
+    yield context.new_page()
+    context.close()
+
+
+@dataclass
+class Names:
+    """What stands for the braces of an address."""
+
+    run: str
+    failed: str
+    asset: str
+
+    def into(self, path: str) -> str:
+        return path.replace("{run}", self.run).replace("{failed}", self.failed).replace("{asset}", self.asset)
+
+
+@pytest.fixture(scope="module")
+def names(browser: "Browser", cookies: dict[str, object], installation: Installation) -> Iterator[Names]:
+    """Data for every page: runs that succeeded and failed, a question, a connection, a variable, a pool, a log with levels."""
+    now = time.time_ns()
+    made = Names(f"fine-{now}", f"failed-{now}", "")
+    installation.cli("connections", "set", "axe", "--conn-type", "postgres", "--conn-host", "db", "--conn-password", "secret")
+    installation.cli("variables", "set", "axe_token", "secret")
+    installation.cli("pools", "set", "axe", "2")
+    installation.cli("dags", "trigger", "review", "--run-id", made.run)
+    runs = [("journey", made.run, "{}"), ("journey", made.failed, '{"fail": true}')]
+    if '"axe"' not in installation.cli("runs", "list", "--dag", "noisy", "--json"):
+        runs.append(("noisy", "axe", "{}"))
+    for dag_id, run_id, conf in runs:
+        installation.cli_any("dags", "trigger", dag_id, "--run-id", run_id, "--conf", conf, "--wait", "--timeout", "120")
+    context = browser.new_context(base_url=installation.url, storage_state=cookies)
+    made.asset = str(context.request.get("/api/v2/assets").json()["assets"][0]["id"])
+    context.close()
+    yield made
+    installation.cli("connections", "delete", "axe", "--yes")
+    installation.cli("variables", "delete", "axe_token", "--yes")
+    installation.cli("pools", "delete", "axe", "--yes")
+    installation.cli("runs", "mark", "review", made.run, "failed")
 
 
 def serious_violations(page: "Page") -> dict[str, list[str]]:

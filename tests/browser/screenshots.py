@@ -79,6 +79,8 @@ PAGES: dict[str, tuple[str, str | None]] = {
     "backfill-any": ("/backfills?new=%7E", None),
     "bundles": ("/bundles", None),
     "bundle": ("/bundles/sales?version=2&file=rates.py", None),
+    "plan": ("/bundles/sales/plan?version=2", None),
+    "callbacks": (f"/dags/orders/runs/{RUN}/callbacks", None),
     "mapped": ("/dags/thumbnails/runs/sixty/tasks/shrink", None),
     "imports": ("/imports", None),
     "variables": ("/variables", None),

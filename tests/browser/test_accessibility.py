@@ -2,14 +2,13 @@
 
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from browser.conftest import ROOT, Installation, serious_violations
-from browser.test_pages import run_of
+from browser import screenshots
+from browser.conftest import ROOT, Installation, Names, serious_violations
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 expect.set_options(timeout=60_000)
@@ -69,13 +68,21 @@ DIALOGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "clear a run": ("/dags/journey/runs/{failed}", (".head button:has-text('Clear')",)),
     "clear a task": ("/dags/journey/runs/{failed}/tasks/work", (".head button:has-text('Clear')",)),
     "mark a task": ("/dags/journey/runs/{failed}/tasks/work", (".head .menu > button", "[role=menuitem]:has-text('Mark success')")),
+    "write a note": ("/dags/journey/runs/{run}/details", ("[aria-label='Write a note']",)),
+    "clear many runs": ("/dags/journey/runs?state=failed", ("tbody [type=checkbox]", ".bulk button:has-text('Clear failed')")),
+    "mark many runs": ("/dags/journey/runs?state=failed", ("tbody [type=checkbox]", ".bulk button:has-text('Mark failed')")),
+    "delete many runs": ("/dags/journey/runs?state=failed", ("tbody [type=checkbox]", ".bulk button:has-text('Delete')")),
+    "mark many tasks": ("/dags/journey/runs/{failed}/tasks", ("tbody [type=checkbox]", ".bulk button:has-text('Mark success')")),
     "answer": ("/actions", ("tbody button:has-text('Respond')",)),
     "sure to answer": ("/actions", ("tbody button:has-text('Approve')",)),
     "new backfill": ("/backfills", (".head .button.first",)),
     "backfill of a DAG": ("/backfills?new=orders", ()),
     "pool": ("/pools", (".head .button.first",)),
     "line of a pool": ("/pools", ("tbody .as-link",)),
+    "delete a pool": ("/pools", ("[aria-label='Delete: axe']",)),
     "variable": ("/variables", (".head .button.first",)),
+    "stored variable": ("/variables", ("[aria-label='Edit: axe_token']",)),
+    "delete a variable": ("/variables", ("[aria-label='Delete: axe_token']",)),
     "connection": ("/connections", (".head .button.first",)),
     "stored connection": ("/connections", ("[aria-label='Edit: axe']",)),
     "delete a connection": ("/connections", ("[aria-label='Delete: axe']",)),
@@ -89,30 +96,6 @@ DIALOGS: dict[str, tuple[str, tuple[str, ...]]] = {
 SAME_PAGE = {"/dags/:dag/runs/:run/tasks/:task/:map": "/dags/:dag/runs/:run/tasks/:task"}
 
 
-@dataclass
-class Names:
-    """What stands for the braces of an address."""
-
-    run: str
-    failed: str
-    asset: str
-
-    def into(self, path: str) -> str:
-        return path.replace("{run}", self.run).replace("{failed}", self.failed).replace("{asset}", self.asset)
-
-
-@pytest.fixture(scope="module")
-def names(installation: Installation) -> Iterator[Names]:
-    """Data for every page: runs that succeeded and failed, a question, a connection, a log with levels."""
-    installation.cli("connections", "set", "axe", "--conn-type", "postgres", "--conn-host", "db", "--conn-password", "secret")
-    installation.cli("dags", "trigger", "review", "--run-id", "axe")
-    if '"axe"' not in installation.cli("runs", "list", "--dag", "noisy", "--json"):
-        installation.cli_any("dags", "trigger", "noisy", "--run-id", "axe", "--wait", "--timeout", "120")
-    yield Names(run_of(installation), run_of(installation, "--conf", '{"fail": true}', prefix="axe"), "0")
-    installation.cli("connections", "delete", "axe", "--yes")
-    installation.cli("runs", "mark", "review", "axe", "failed")
-
-
 @pytest.fixture(params=[("light", 1440), ("dark", 1440), ("light", 390)], ids=["light", "dark", "narrow"])
 def look(
     request: pytest.FixtureRequest, browser: Browser, cookies: dict[str, object], installation: Installation, names: Names
@@ -122,10 +105,7 @@ def look(
         base_url=installation.url, storage_state=cookies, color_scheme=theme, viewport={"width": width, "height": 900},
         reduced_motion="reduce",
     )  # fmt: skip
-    page = context.new_page()
-    assets = page.request.get("/api/v2/assets").json()["assets"]
-    names.asset = str(assets[0]["id"])
-    yield page
+    yield context.new_page()
     context.close()
 
 
@@ -157,14 +137,21 @@ def test_no_dialog_has_a_serious_violation(look: Page, names: Names) -> None:
 
 
 def test_every_address_of_the_pages_is_among_them() -> None:
+    # A bundle, its plans and a table have pages in tests of their own, which look for violations.
+    assert without_a_page(PAGES) == {"/bundles/:bundle", "/bundles/:bundle/plan", "/tables/:table"}
+
+
+def test_every_address_of_the_pages_has_a_screenshot() -> None:
+    # That of an asset is reached by a click.
+    assert without_a_page([path for path, _ in screenshots.PAGES.values()]) == {"/asset/:asset"}
+
+
+def without_a_page(paths: Iterable[str]) -> set[str]:
+    """The patterns of routes.ts that none of these addresses fits."""
     routes = re.findall(
         r"^  \['(/[^']*)',", (ROOT / "web" / "src" / "shell" / "routes.ts").read_text(encoding="utf-8"), re.MULTILINE
     )
-    paths = [path.partition("?")[0] for path in PAGES]
     patterns = {route: re.compile(re.sub(r":\w+", "[^/]+", SAME_PAGE.get(route, route)) + "$") for route in routes}
-
     assert len(routes) > 20
-    # A bundle, its plans and a table have pages in tests of their own, which look for violations.
-    assert {route for route, pattern in patterns.items() if not any(pattern.match(path) for path in paths)} == {
-        "/bundles/:bundle", "/bundles/:bundle/plan", "/tables/:table",
-    }  # fmt: skip
+    known = [path.partition("?")[0] for path in paths]
+    return {route for route, pattern in patterns.items() if not any(pattern.match(path) for path in known)}

@@ -96,7 +96,7 @@ export function List<R>({ columns, rows, failed = false, rowKey, rowHref, total,
               <tr>
                 {onSelect && (
                   <th class="tick">
-                    <input type="checkbox" aria-label={t.page.rows} checked={onPage} onChange={() => onSelect(onPage ? NOTHING : { keys: new Set(pageKeys), all: false })} />
+                    <label><input type="checkbox" aria-label={t.page.rows} checked={onPage} onChange={() => onSelect(onPage ? NOTHING : { keys: new Set(pageKeys), all: false })} /></label>
                   </th>
                 )}
                 {columns.map((column) => (
@@ -126,7 +126,7 @@ export function List<R>({ columns, rows, failed = false, rowKey, rowHref, total,
                   <tr key={key} class={index === at ? 'at' : ''} aria-selected={onSelect ? Boolean(selected) : undefined}>
                     {onSelect && (
                       <td class="tick">
-                        <input type="checkbox" aria-label={t.page.row} checked={Boolean(selected)} onChange={() => toggle(key)} />
+                        <label><input type="checkbox" aria-label={t.page.row} checked={Boolean(selected)} onChange={() => toggle(key)} /></label>
                       </td>
                     )}
                     {columns.map((column) => (
