@@ -1,5 +1,6 @@
 """The page of an asset: its lineage across DAGs, how fresh it is, and its updates with their runs."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,11 @@ def test_an_asset_has_a_page_with_lineage_and_updates(page: Page, installation: 
     page.get_by_role("button", name="Record an update").click()
     expect(updates.locator("tbody tr")).to_have_count(2)
     expect(updates).to_contain_text("recorded by hand")
+    facts = page.locator(".dag-facts")
+    expect(facts).to_contain_text(re.compile(r"Updated (just now|\d+ s ago)"))
+    expect(facts).not_to_contain_text("usually")
+    page.get_by_role("button", name="Record an update").click()
+    expect(facts).to_contain_text(re.compile(r"usually every [\d.]+ (ms|s)"))
 
     page.reload()
     lineage.get_by_role("link", name="s3://lake/clean").click()

@@ -56,12 +56,20 @@ def test_another_version_slower_tasks_and_other_tasks_are_seen(page: Page, insta
     for run_id, seconds, second in (("before", 0, "check"), ("after", 4, "publish")):
         file.write_text(CHANGED.format(seconds=seconds, second=second))
         installation.cli("dags", "reparse")
-        installation.cli("dags", "trigger", "changed", "--run-id", run_id, "--wait", "--timeout", "120")
+        conf = f'{{"region": "{second}"}}'
+        installation.cli("dags", "trigger", "changed", "--run-id", run_id, "--conf", conf, "--wait", "--timeout", "120")
     page.goto("/dags/changed/runs/after/compare")
     tasks = page.get_by_role("table", name="Tasks")
     expect(tasks.get_by_role("row", name="load")).to_contain_text(re.compile(r"[34]\.\d\d s slower"))
     expect(tasks.get_by_role("row", name="check")).to_contain_text("success→none")
     expect(tasks.get_by_role("row", name="publish")).to_contain_text("none→success")
+    facts = page.locator(".compare-facts")
+    expect(facts.get_by_role("link", name="1", exact=True)).to_be_visible()
+    expect(facts.locator("strong").get_by_role("link", name="2", exact=True)).to_be_visible()
+    values = page.get_by_role("region", name="What differs").first
+    expect(values).to_contain_text("region")
+    expect(values.locator(".removed")).to_contain_text("check")
+    expect(values.locator(".added")).to_contain_text("publish")
     code = page.get_by_role("region", name="Code", exact=True)
     expect(code.locator(".removed").first).to_contain_text("time.sleep(0)")
     expect(code.locator(".added").first).to_contain_text("time.sleep(4)")

@@ -51,7 +51,11 @@ def test_levels_have_colors_and_filter_the_whole_log(page: Page) -> None:
     expect(log.locator(".log-line").first).to_contain_text("40 minutes late")
     expect(log.locator(".l-warning")).to_have_count(2)
     expect(log).not_to_contain_text("batch")
+    color = "line => getComputedStyle(line).color"
+    warning = log.locator(".l-warning").first.evaluate(color)
     levels.get_by_role("button", name="Errors").click()
+    error = log.locator(".l-error").first.evaluate(color)
+    assert len({warning, error, page.evaluate("getComputedStyle(document.body).color")}) == 3
     expect(log.locator(".l-warning")).to_have_count(0)
     expect(log.locator(".l-error", has_text="ValueError: The sum")).to_have_count(2)
     expect(page.get_by_role("status").filter(has_text="lines")).to_have_text(re.compile(r"^\d+ lines$"))

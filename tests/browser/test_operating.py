@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from browser.conftest import PASSWORD, Installation, logged_in
+from browser.test_pages import run_of
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 expect.set_options(timeout=60_000)
@@ -16,6 +18,18 @@ PAUSE = """
     method: 'PATCH', body: JSON.stringify({is_paused: isPaused}),
     headers: {'Content-Type': 'application/json', 'X-CSRF-Token': document.cookie.match(/paceline_csrf=([^;]+)/)[1]},
 }).then(answer => answer.status)
+"""
+
+
+REPAIRED = """
+from pathlib import Path
+from paceline import DAG
+from paceline.operators import EmptyOperator
+
+if not Path("{share}").exists():
+    raise RuntimeError("The share is away")
+with DAG("repaired", schedule=None):
+    EmptyOperator(task_id="a")
 """
 
 
@@ -32,7 +46,7 @@ def limited(browser: Browser, installation: Installation) -> Iterator[Page]:
     assert problems == []
 
 
-def test_a_limited_account_sees_what_it_may_do_and_meets_no_refusal(limited: Page) -> None:
+def test_a_limited_account_sees_what_it_may_do_and_meets_no_refusal(limited: Page, installation: Installation) -> None:
     limited.goto("/")
     limited.wait_for_selector(".tiles")
     menu = limited.get_by_role("navigation", name="Menu")
@@ -44,9 +58,34 @@ def test_a_limited_account_sees_what_it_may_do_and_meets_no_refusal(limited: Pag
     limited.goto("/dags/journey")
     expect(limited.get_by_text("view only")).to_be_visible()
     expect(limited.get_by_role("button", name="Trigger")).to_have_count(0)
-    for link in menu.get_by_role("link").all():
-        link.click()
+    run_id = run_of(installation, prefix="limited")
+    whole = {"/assets", "/tables", "/queues", "/pools", "/bundles", "/variables", "/connections", "/settings"}
+    for path in (
+        "/", "/dags", "/runs", "/tasks", "/actions", "/backfills", "/imports", "/audit", *sorted(whole),
+        *(f"/dags/journey{tab}" for tab in ("/graph", "/runs", "/durations", "/calendar", "/source", "/docs", "/details")),
+        *(f"/dags/journey/runs/{run_id}{tab}" for tab in ("", "/graph", "/tasks", "/compare", "/details")),
+        *(f"/dags/journey/runs/{run_id}/tasks/work/-/{tab}" for tab in ("log", "why", "xcoms", "events", "details")),
+    ):  # fmt: skip
+        limited.goto(path)
+        limited.wait_for_selector("main .head + *")
         expect(limited.locator("[aria-busy]")).to_have_count(0)
+        expect(limited.get_by_role("alert")).to_have_count(0)
+        if path in whole:
+            expect(limited.get_by_text("ask an administrator")).to_be_visible()
+
+
+def test_an_account_without_a_dag_is_not_told_to_write_one(browser: Browser, installation: Installation) -> None:
+    installation.cli("users", "create", "nora", "--tag", "unused=operator", "--password", PASSWORD)
+    context = browser.new_context(base_url=installation.url, storage_state=logged_in(browser, installation, "nora"))
+    page = context.new_page()
+    page.goto("/dags")
+    expect(page.get_by_role("heading", name="No DAG that you may see")).to_be_visible()
+    expect(page.get_by_text("Your account has: operator on DAGs with the tag unused.")).to_be_visible()
+    expect(page.get_by_text("DAGs folder")).to_have_count(0)
+    page.goto("/")
+    expect(page.get_by_role("heading", name="Waiting longest")).to_be_visible()
+    expect(page.get_by_role("region", name="The first minute")).to_have_count(0)
+    context.close()
 
 
 def test_a_viewer_sees_on_every_page_which_right_is_missing(browser: Browser, installation: Installation) -> None:
@@ -104,13 +143,24 @@ def test_the_audit_log_folds_equal_changes_into_one_sentence(page: Page, browser
     expect(rows.first).to_contain_text("paused 3 DAGs")
 
 
-def test_an_import_error_names_its_line_and_is_parsed_again(page: Page) -> None:
+def test_an_import_error_names_its_line_and_is_parsed_again(page: Page, installation: Installation, tmp_path: Path) -> None:
     page.goto("/imports")
     expect(page.get_by_role("img", name="1 DAG file cannot be read")).to_be_visible()
     expect(page.get_by_role("heading", name="broken.py, line 5")).to_be_visible()
     expect(page.locator("p.wrong")).to_have_text("RuntimeError: The variable WAREHOUSE_URL is not set")
-    page.get_by_role("button", name="Parse again").click()
+
+    # Its cause is outside of the file, which therefore stays as it is.
+    file, share = Path(installation.environment["PACELINE_DAGS_FOLDER"]) / "repaired.py", tmp_path / "share"
+    file.write_text(REPAIRED.format(share=share))
+    card = page.locator(".card", has=page.get_by_role("heading", name="repaired.py"))
+    expect(card).to_contain_text("The share is away")
+    expect(page.get_by_role("img", name="2 DAG files cannot be read")).to_be_visible()
+    share.touch()
+    card.get_by_role("button", name="Parse again").click()
     expect(page.get_by_role("status").get_by_text("The file will be parsed soon")).to_be_visible()
+    # Sooner than an unchanged file is parsed by itself.
+    expect(card).to_have_count(0, timeout=15_000)
+    file.unlink()
 
 
 def test_times_are_in_the_chosen_zone_and_cron_is_in_words(page: Page, installation: Installation) -> None:

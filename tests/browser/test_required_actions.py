@@ -21,7 +21,14 @@ def test_requests_are_answered_in_place_one_or_many(page: Page, installation: In
         expect(rows.first.get_by_role("button", name="Respond")).to_be_in_viewport(ratio=1)
         rows.first.get_by_role("button", name="Reject").click()
         sure = page.get_by_role("dialog", name="Send this answer?")
-        expect(sure).to_contain_text("Publish the price list of week 48?")
+        # The whole request is read before it is answered in place.
+        for text in (
+            "Publish the price list of week 48?",
+            "412 prices change",
+            "s3://shop/reports/prices-48.html",
+            "answer Reject",
+        ):
+            expect(sure).to_contain_text(text)
         sure.get_by_role("button", name="Send").click()
         expect(rows).to_have_count(2)
 
@@ -30,6 +37,8 @@ def test_requests_are_answered_in_place_one_or_many(page: Page, installation: In
         for row in page.locator("tbody tr", has_text="campaign").all():
             row.get_by_role("checkbox").uncheck()
         page.get_by_role("button", name="Approve (2)").click()
+        for text in ("review, place-two", "review, place-three", "2 tasks continue with the answer Approve"):
+            expect(sure).to_contain_text(text)
         sure.get_by_role("button", name="Send").click()
         expect(page.get_by_role("status").get_by_text("2 answers stored")).to_be_visible()
         expect(rows).to_have_count(0)
@@ -46,7 +55,9 @@ def test_a_question_shows_its_deadline_and_what_happens_then(page: Page, install
     installation.cli("dags", "trigger", "late", "--run-id", "asked")
     page.goto("/actions")
     row = page.get_by_role("row", name="Send the invoices")
-    expect(row).to_contain_text("in 39 min")
+    expect(row.locator("td[data-key=deadline]")).to_contain_text("in 39 min")
+    expect(row.locator("td[data-key=default]")).to_have_text("Reject")
+    expect(row.get_by_role("link", name="asked", exact=True)).to_be_visible()
     row.get_by_role("button", name="Respond").click()
     expect(page.get_by_role("dialog")).to_contain_text("Without an answer in 39 min")
     expect(page.get_by_role("dialog")).to_contain_text("the answer is Reject")

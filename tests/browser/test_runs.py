@@ -34,7 +34,28 @@ def test_a_failed_run_leads_with_its_cause(page: Page, installation: Installatio
     expect(cause).to_have_count(0)
 
 
-def test_a_run_is_called_by_its_date_and_type(page: Page, installation: Installation) -> None:
+def test_a_run_is_called_by_its_date_and_type_everywhere(page: Page, phone: Page) -> None:
+    name = re.compile(r"^[A-Z][a-z]{2} \d+, 00:00 · scheduled$")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.goto("/runs?q=ledger&type=scheduled")
+    page.locator("tbody").get_by_role("link", name=name).first.click()
+    title = page.get_by_role("heading", level=1)
+    expect(title).to_have_text(name)
+    run_id = page.locator(".run-id").inner_text().strip()
+    assert run_id.startswith("scheduled__20")
+    page.locator(".run-id").get_by_role("button", name="Copy").click()
+    expect(page.locator(".run-id").get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == run_id
+
+    page.locator(".gantt-row", has_text="close_books").click()
+    crumb = page.get_by_role("navigation", name="Where this page is").get_by_role("link", name=name)
+    expect(crumb).to_be_visible()
+    phone.goto("/runs?q=ledger&type=scheduled")
+    phone.locator("tbody").get_by_role("link", name=name).first.click()
+    expect(phone.get_by_role("heading", level=1)).to_have_text(name)
+
+
+def test_a_run_without_a_schedule_is_called_by_the_moment_of_its_trigger(page: Page, installation: Installation) -> None:
     installation.cli("dags", "trigger", "documented", "--wait", "--timeout", "120")
     run_id = json.loads(installation.cli("runs", "list", "--dag", "documented", "--json"))[0]["run_id"]
     page.goto("/dags/documented/runs")
@@ -52,7 +73,7 @@ def test_the_list_of_runs_shows_what_failed_and_marks_many(page: Page, installat
     expect(rows).to_have_count(2)
     expect(rows.first.get_by_role("link", name="work", exact=True)).to_have_class("wrong")
     expect(rows.first.locator(".took .meter i")).to_be_visible()
-    expect(rows.first.locator("td[data-key=version]")).to_have_text(re.compile(r"\d+"))
+    expect(rows.first.locator("td[data-key=version]").get_by_role("link")).to_have_text(re.compile(r"\d+"))
     today = datetime.now(UTC).date().isoformat()
     page.get_by_label("To", exact=True).fill("2026-01-01")
     expect(page.get_by_text("No run matches these filters")).to_be_visible()

@@ -1,13 +1,14 @@
 """The source of a DAG: the texts of versions, which of them a run executes, and the file that cannot be read."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 from support.waiting import eventually
 
-from browser.conftest import Installation
+from browser.conftest import ROOT, Installation
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 expect.set_options(timeout=60_000)
@@ -37,6 +38,8 @@ def test_the_source_is_what_the_next_run_executes_and_of_a_run_what_it_executed(
     page.locator("dd a", has_text="1").click()
     expect(page.get_by_text("What runs of version 1 execute")).to_be_visible()
     expect(page.locator(".source")).to_contain_text("first text")
+    # No choice for the file: it is the newest version.
+    expect(page.get_by_label("Compare with").locator("option")).to_have_count(2)
     page.get_by_label("Compare with").select_option("2")
     expect(page.locator(".source .added")).to_contain_text("first text")
     expect(page.locator(".source .removed")).to_contain_text("second text")
@@ -74,11 +77,19 @@ def test_an_import_error_leads_to_its_line_in_the_source(page: Page, installatio
     file.unlink()
 
 
-def test_the_list_of_keys_names_every_page(page: Page) -> None:
+def test_the_list_of_keys_is_complete(page: Page) -> None:
+    sources = [file.read_text() for file in sorted((ROOT / "web" / "src").rglob("*.tsx"))]
+    found = {key for text in sources for key in re.findall(r"event\.key === '(\w|\?|/)'", text)}
+    for text in sources:
+        for listed in re.findall(r"PLACES[^=]*= \{(.*?)\}|act = \{(.*?)\}\[event\.key\]", text):
+            found |= set(re.findall(r"(?:^|, |\s)(\w): ", "".join(listed)))
+    assert {"j", "x", "g", "h", "n", "N", "e", "w", "T", "?", "/"} <= found
     page.goto("/dags")
     page.wait_for_selector("tbody tr")
     page.keyboard.press("?")
     dialog = page.get_by_role("dialog", name="Keyboard")
+    named = set(dialog.locator("kbd").all_inner_texts())
+    assert {key for key in found if key not in named and key.upper() not in named} == set()
     for text in ("Connections", "Variables", "Assets", "Backfills", "Settings", "Select the row", "Wrap the lines of a log"):
         expect(dialog).to_contain_text(text)
     expect(dialog).not_to_contain_text("undefined")

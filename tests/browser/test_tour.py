@@ -1,6 +1,7 @@
 """The first minute: three cards on Home, and empty lists that offer the next step."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 from support.waiting import eventually
 
-from browser.conftest import Installation
+from browser.conftest import ROOT, Installation
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 expect.set_options(timeout=60_000)
@@ -37,7 +38,10 @@ def runs(page: Page) -> Iterator[dict[str, int]]:
     page.unroute_all(behavior="ignoreErrors")
 
 
-def test_the_tour_runs_a_dag_and_can_be_skipped(page: Page, runs: dict[str, int]) -> None:
+def test_the_tour_runs_a_dag_and_can_be_skipped(page: Page, runs: dict[str, int], installation: Installation) -> None:
+    demo = Path(installation.environment["PACELINE_DAGS_FOLDER"]) / "hello.py"
+    shutil.copy(ROOT / "dags" / "hello.py", demo)
+    eventually(lambda: "hello" in installation.cli("dags", "list"), timeout=60)
     page.goto("/")
     tour = page.get_by_role("region", name="The first minute")
     expect(tour).to_contain_text("1 / 3")
@@ -47,8 +51,9 @@ def test_the_tour_runs_a_dag_and_can_be_skipped(page: Page, runs: dict[str, int]
     expect(tour.locator("pre")).to_contain_text("from paceline import DAG")
     tour.get_by_role("button", name="Back").click()
     tour.get_by_role("button", name="Back").click()
-    tour.get_by_role("button", name="Trigger").click()
-    expect(page.get_by_role("dialog")).to_be_visible()
+    # An example that ends within seconds, of those that `paceline demo` has.
+    tour.get_by_role("button", name="Trigger hello").click()
+    expect(page.get_by_role("dialog", name="Trigger hello")).to_be_visible()
     page.keyboard.press("Escape")
 
     tour.get_by_role("button", name="Skip").click()
@@ -56,6 +61,7 @@ def test_the_tour_runs_a_dag_and_can_be_skipped(page: Page, runs: dict[str, int]
     page.reload()
     expect(page.get_by_role("heading", name="Parts")).to_be_visible()
     expect(tour).to_have_count(0)
+    demo.unlink()
 
 
 def test_the_tour_does_not_come_where_many_runs_are(page: Page, runs: dict[str, int]) -> None:

@@ -4,6 +4,7 @@ import { api, ok } from '../api/client'
 import type { Asset } from '../api/types'
 import { useLive } from '../live/resource'
 import { Button, Empty, Note, Search, Time } from '../parts/basic'
+import { Example, NothingFits } from '../parts/NextStep'
 import { Head } from '../parts/Head'
 import { Bulk, List, NOTHING, type Column, type Selection } from '../parts/List'
 import { attempt, toast } from '../parts/overlay'
@@ -11,6 +12,7 @@ import { ViewOnly } from '../parts/ViewOnly'
 import { href, query, setQuery, to } from '../shell/router'
 import { may } from '../shell/session'
 import { t } from '../strings'
+import { ASSET } from './example'
 import { AssetTabs } from './tableParts'
 
 const s = t.assets
@@ -44,7 +46,7 @@ export default function Assets() {
       <div class="filters"><Search value={name ?? ''} placeholder={s.name} onInput={(text) => setQuery({ q: text, offset: null })} /></div>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
       {operator && <Bulk selection={selection} total={selection.keys.size} onSelect={select}><Button icon="plus" onClick={() => void update([...selection.keys].map(Number))}>{s.create}</Button></Bulk>}
-      <List label={s.title} columns={columns} rows={page?.assets} failed={live.error.value !== null} rowKey={(one) => String(one.id)} rowHref={(one) => to('asset', one.id)} total={page?.total_entries} size={SIZE} order={order} empty={<Empty title={s.none}><p>{s.noneText}</p></Empty>} {...(operator ? { selection, onSelect: select } : {})} />
+      <List label={s.title} columns={columns} rows={page?.assets} failed={live.error.value !== null} rowKey={(one) => String(one.id)} rowHref={(one) => to('asset', one.id)} total={page?.total_entries} size={SIZE} order={order} empty={name ? <NothingFits filters={['q']} /> : <Empty title={s.none}><p>{s.noneText}</p><Example text={ASSET} /></Empty>} {...(operator ? { selection, onSelect: select } : {})} />
     </>
   )
 }

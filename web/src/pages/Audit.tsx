@@ -2,14 +2,16 @@
 import { api, ok } from '../api/client'
 import { midnight } from '../format'
 import { useLive } from '../live/resource'
-import { Note, Search } from '../parts/basic'
+import { Empty, Note, Search } from '../parts/basic'
 import { Head } from '../parts/Head'
+import { NothingFits } from '../parts/NextStep'
 import { query, setQuery } from '../shell/router'
 import { t } from '../strings'
 import { AuditEntries } from './AuditEntries'
 
 const a = t.audit
 const SIZE = 50
+const FILTERS = ['owner', 'event', 'dag', 'from', 'until']
 
 export default function Audit() {
   const q = query.value
@@ -30,7 +32,7 @@ export default function Audit() {
         <label class="row small soft">{a.until} <input class="input" type="date" value={q.get('until') ?? ''} onInput={(event) => setQuery({ until: event.currentTarget.value, offset: null })} /></label>
       </div>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
-      <AuditEntries label={a.title} rows={page?.event_logs} failed={live.error.value !== null} none={[a.none, a.noneText]} total={page?.total_entries} size={SIZE} order={order} />
+      <AuditEntries label={a.title} rows={page?.event_logs} failed={live.error.value !== null} empty={FILTERS.some((one) => q.has(one)) ? <NothingFits title={a.none} filters={FILTERS} /> : <Empty title={a.noneYet}><p>{a.noneText}</p></Empty>} total={page?.total_entries} size={SIZE} order={order} />
     </>
   )
 }

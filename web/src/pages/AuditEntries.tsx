@@ -1,8 +1,8 @@
 /** Entries of the audit log as a list; each opens with its request. */
+import type { ComponentChildren } from 'preact'
 import { useState } from 'preact/hooks'
 import type { EventLog } from '../api/types'
 import { moment, runName } from '../format'
-import { Empty } from '../parts/basic'
 import { List, type Column } from '../parts/List'
 import { Dialog } from '../parts/overlay'
 import { href, to } from '../shell/router'
@@ -16,15 +16,14 @@ interface Props {
   rows: readonly EventLog[] | undefined
   /** They could not be loaded. */
   failed: boolean
-  /** What an empty list says. */
-  none: [title: string, text: string]
+  empty: ComponentChildren
   total?: number | undefined
   /** Entries that a page has, for a list with pages whose columns sort. */
   size?: number
   order?: string
 }
 
-export function AuditEntries({ label, rows, failed, none, total, size = 0, order }: Props) {
+export function AuditEntries({ label, rows, failed, empty, total, size = 0, order }: Props) {
   const [shown, show] = useState<Entry | null>(null)
   const sorts = (name: string) => (order === undefined ? {} : { order: name })
   const folded = rows && fold(rows)
@@ -38,7 +37,7 @@ export function AuditEntries({ label, rows, failed, none, total, size = 0, order
   ]
   return (
     <>
-      <List label={label} columns={columns} rows={folded} entries={rows?.length} failed={failed} rowKey={(one) => String(one.event_log_id)} total={total} size={size} {...(order === undefined ? {} : { order })} empty={<Empty title={none[0]}><p>{none[1]}</p></Empty>} />
+      <List label={label} columns={columns} rows={folded} entries={rows?.length} failed={failed} rowKey={(one) => String(one.event_log_id)} total={total} size={size} {...(order === undefined ? {} : { order })} empty={empty} />
       {shown && (
         <Dialog wide title={`${sentence(shown)}, ${moment(shown.when)}`} onClose={() => show(null)}>
           <dl class="facts">

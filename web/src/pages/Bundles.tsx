@@ -4,12 +4,14 @@ import type { Bundle } from '../api/types'
 import { useLive } from '../live/resource'
 import { Empty, Note, Time } from '../parts/basic'
 import { CountLink } from '../parts/CountLink'
+import { Example } from '../parts/NextStep'
 import { Head } from '../parts/Head'
 import { List, type Column } from '../parts/List'
 import { href, to } from '../shell/router'
 import { t } from '../strings'
 
 const s = t.bundles
+const DEPLOY = 'paceline deploy FOLDER --bundle NAME'
 
 export default function Bundles() {
   const live = useLive('bundles', () => ok(api.GET('/api/v2/bundles', { params: { query: { limit: 1000 } } })), { every: 5_000, keep: true })
@@ -26,7 +28,7 @@ export default function Bundles() {
     <>
       <Head title={s.title} />
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
-      <List label={s.title} columns={columns} rows={live.data.value?.bundles} failed={live.error.value !== null} rowKey={(one) => one.bundle_name} rowHref={(one) => to('bundles', one.bundle_name)} empty={<Empty title={s.none}><p>{s.noneText} <code>paceline deploy FOLDER --bundle NAME</code></p></Empty>} />
+      <List label={s.title} columns={columns} rows={live.data.value?.bundles} failed={live.error.value !== null} rowKey={(one) => one.bundle_name} rowHref={(one) => to('bundles', one.bundle_name)} empty={<Empty title={s.none}><p>{s.noneText}</p><Example text={DEPLOY} /></Empty>} />
     </>
   )
 }

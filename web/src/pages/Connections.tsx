@@ -4,6 +4,7 @@ import { api, message, ok } from '../api/client'
 import type { Connection } from '../api/types'
 import { useLive } from '../live/resource'
 import { Button, Empty, Note, Search } from '../parts/basic'
+import { NothingFits } from '../parts/NextStep'
 import { Head } from '../parts/Head'
 import { List, type Column } from '../parts/List'
 import { attempt, confirm, toast } from '../parts/overlay'
@@ -51,7 +52,7 @@ export default function Connections() {
       <Head title={c.title}>{!admin && <ViewOnly text={t.rights.lookWhole('admin')} />}{admin && <Button kind="first" icon="plus" onClick={() => edit('new')}>{c.add}</Button>}</Head>
       <div class="filters"><Search value={name ?? ''} placeholder={c.id} onInput={(q) => setQuery({ q, offset: null })} /></div>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
-      <List label={c.title} columns={columns} rows={page?.connections} failed={live.error.value !== null} rowKey={(one) => one.connection_id} total={page?.total_entries} size={SIZE} order={order} empty={<Empty title={c.none}><p>{c.noneText}</p>{admin && <Button kind="first" icon="plus" onClick={() => edit('new')}>{c.add}</Button>}</Empty>} />
+      <List label={c.title} columns={columns} rows={page?.connections} failed={live.error.value !== null} rowKey={(one) => one.connection_id} total={page?.total_entries} size={SIZE} order={order} empty={name ? <NothingFits filters={['q']} /> : <Empty title={c.none}><p>{c.noneText}</p>{admin && <Button kind="first" icon="plus" onClick={() => edit('new')}>{c.add}</Button>}</Empty>} />
       {edited && <ConnectionForm of={edited === 'new' ? null : edited} onClose={() => edit(null)} onDone={() => live.refresh()} />}
     </>
   )

@@ -18,11 +18,14 @@ import { may, mayAnywhere, rights } from '../shell/session'
 import { RUN_STATES, label } from '../states'
 import { Schedule } from '../parts/Schedule'
 import { t } from '../strings'
+import { Example, NothingFits } from '../parts/NextStep'
 import { EXAMPLE } from './example'
 import { importCount } from './requests'
 import { counts, recentRuns, type Counts, type Recent } from './recent'
 
 const SIZE = 50
+/** What narrows the list, in the address. */
+const FILTERS = ['q', 'paused', 'state', 'tag', 'bundle', 'fav']
 
 /** The filters of the address as parameters of the list. */
 function filters() {
@@ -175,7 +178,7 @@ export default function Dags() {
         )}
         <Button pressed={query.value.get('fav') === '1'} icon="star" onClick={() => setQuery({ fav: query.value.get('fav') ? null : '1', offset: null })}>{d.favorites}</Button>
         {query.value.get('bundle') && <span class="tag on">{t.bundles.of(query.value.get('bundle')!, null)}</span>}
-        {filtered && <Button kind="plain" icon="close" onClick={() => go('/dags')}>{d.clearFilters}</Button>}
+        {filtered && <Button kind="plain" icon="close" onClick={() => go('/dags')}>{t.removeFilters}</Button>}
       </div>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
       {mayAnywhere('operator') && (
@@ -198,9 +201,9 @@ export default function Dags() {
         {...(mayAnywhere('operator') ? { selection, onSelect: select } : {})}
         empty={
           filtered ? (
-            <Empty title={d.noneFits}><Button onClick={() => go('/dags')}>{d.clearFilters}</Button></Empty>
+            <NothingFits title={d.noneFits} filters={FILTERS} />
           ) : (
-            may('viewer') ? <Empty title={d.emptyTitle}><First /></Empty> : <Empty title={t.rights.noDags}><p>{t.rights.noDagsText}</p><p>{rights()}</p></Empty>
+            may('operator') ? <Empty title={d.emptyTitle}><First /></Empty> : may('viewer') ? <Empty title={d.emptyTitle} /> : <Empty title={t.rights.noDags}><p>{t.rights.noDagsText}</p><p>{rights()}</p></Empty>
           )
         }
       />
@@ -216,14 +219,9 @@ function First() {
     <>
       {broken ? <p><a class="button first" href={href('/imports')}>{t.dags.brokenFiles(broken)}</a></p> : null}
       <p>{t.dags.empty}</p>
-      <div class="example"><pre tabIndex={0} class="code">{EXAMPLE}</pre><CopyText text={EXAMPLE} /></div>
+      <Example text={EXAMPLE} />
     </>
   )
-}
-
-function CopyText({ text }: { text: string }) {
-  const [done, setDone] = useState(false)
-  return <Button kind="first" icon={done ? 'check' : 'copy'} onClick={() => void navigator.clipboard?.writeText(text).then(() => setDone(true))}>{done ? t.copied : t.dags.copyExample}</Button>
 }
 
 function toggleTag(tag: string): void {

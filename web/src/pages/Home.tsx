@@ -43,7 +43,7 @@ export default function Home() {
     <>
       <Head title={t.home} />
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
-      {!toured && isQuiet(data) && <Lazy load={() => import('./Tour')} props={{ onClose: () => { localStorage.setItem(TOUR, '1'); tour(true) } }} />}
+      {!toured && may('operator') && isQuiet(data) && <Lazy load={() => import('./Tour')} props={{ onClose: () => { localStorage.setItem(TOUR, '1'); tour(true) } }} />}
       <div class="tiles">
         <Tile state="running" text={o.runs} value={((data.runs as Record<string, number>)['running'] ?? 0) + ((data.runs as Record<string, number>)['queued'] ?? 0)} link="/runs?state=queued,running" />
         <Tile state="running" text={o.running} value={at('running')} link="/tasks?state=running" />
@@ -88,7 +88,7 @@ export default function Home() {
                   <Mark state="running" />
                   <a class="grow clip" href={run(one)} title={one.dag_run_id}><strong>{one.dag_id}</strong> <span class="soft">{runName(one.dag_run_id)}</span></a>
                   <span class="meter" title={`${one.ended} / ${one.total}`}><i style={{ width: `${(one.ended / Math.max(1, one.total)) * 100}%` }} /></span>
-                  <span class="small num soft" style={{ minWidth: '58px', textAlign: 'right' }}>{one.ended} / {one.total}</span>
+                  <a class="small num soft" style={{ minWidth: '58px', textAlign: 'right' }} href={`${run(one)}/tasks`} aria-label={o.endedOf(one.ended, one.total)}>{one.ended} / {one.total}</a>
                   <span class="small soft" style={{ minWidth: '56px', textAlign: 'right' }}><Took start={one.start_date} end={null} /></span>
                 </li>
               ))}
@@ -131,8 +131,7 @@ function WaitingList({ data }: { data: Data }) {
     <ul class="rows">
       {all.slice(0, 8).map((one, index) => (
         <li key={index} class={one.bad ? 'wrong' : ''}>
-          <span class="num" style={{ minWidth: '34px', textAlign: 'right', fontWeight: 600 }}>{count(one.count)}</span>
-          <a class="grow" href={href(one.link)}>{one.dag && <strong>{one.dag}: </strong>}{one.text}</a>
+          <a class="grow row" href={href(one.link)}><strong class="num" style={{ minWidth: '34px', textAlign: 'right' }}>{count(one.count)}</strong><span>{one.dag && <strong>{one.dag}: </strong>}{one.text}</span></a>
           <span class={`small nowrap ${one.bad ? '' : 'dim'}`}>{one.at && relative(one.at)}</span>
         </li>
       ))}
@@ -165,7 +164,7 @@ function Capacity() {
                 <a class="grow clip" href={href('/queues')}>{one.queue}</a>
                 <WaitingIn count={one.waiting_in_postgresql + one.queued} of={{ state: 'scheduled,queued', queue: one.queue }} />
                 <span class="use"><i style={{ width: `${Math.min(100, (one.running / Math.max(1, one.places)) * 100)}%`, background: 'var(--s-running)' }} /></span>
-                <span class="small num soft" style={{ minWidth: '58px', textAlign: 'right' }}>{one.running} / {one.places}</span>
+                <a class="small num soft" style={{ minWidth: '58px', textAlign: 'right' }} href={tasksHref({ state: 'running', queue: one.queue })} aria-label={t.tasks.of(one.running, t.states.running, one.queue)}>{one.running} / {one.places}</a>
               </li>
             ))}
           </ul>
@@ -180,7 +179,7 @@ function Capacity() {
                 <a class="grow clip" href={href('/pools')}>{one.name}</a>
                 <WaitingIn count={one.scheduled_slots} of={{ state: 'scheduled', pool: one.name }} />
                 <Use pool={one} />
-                <span class="small num soft" style={{ minWidth: '58px', textAlign: 'right' }}>{one.slots < 0 ? count(one.occupied_slots) : `${count(one.occupied_slots)} / ${count(one.slots)}`}</span>
+                <a class="small num soft" style={{ minWidth: '58px', textAlign: 'right' }} href={tasksHref({ state: one.include_deferred ? 'running,queued,deferred' : 'running,queued', pool: one.name })} aria-label={`${t.pools.use}: ${one.name}`}>{one.slots < 0 ? count(one.occupied_slots) : `${count(one.occupied_slots)} / ${count(one.slots)}`}</a>
               </li>
             ))}
           </ul>
@@ -260,7 +259,7 @@ function Parts({ data }: { data: Data }) {
           <li key={kind}>
             <Mark state={alive.length ? 'success' : all.length || kind === 'scheduler' ? 'failed' : 'none'} />
             <a class="grow" href={href('/queues')}>{o.parts_[kind]}</a>
-            <span class="num soft small">{alive.length}{all.length > alive.length ? ` / ${all.length}` : ''}</span>
+            <a class="num soft small" href={href('/queues')} aria-label={`${o.parts_[kind]}: ${alive.length}`}>{alive.length}{all.length > alive.length ? ` / ${all.length}` : ''}</a>
             <span class="small dim" style={{ minWidth: '130px', textAlign: 'right' }}>{newest ? o.heartbeat(relative(newest)) : o.unused}</span>
           </li>
         )

@@ -26,7 +26,7 @@ export default function Imports() {
       <Head title={t.imports.title}>{!mayAnywhere('operator') && <ViewOnly text={t.rights.lookAny} />}</Head>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
       {!page ? <Skeleton /> : page.import_errors.length === 0 ? (
-        <div class="card"><Empty title={t.imports.none}><p>{t.imports.noneText}</p></Empty></div>
+        <div class="card"><Empty title={t.imports.none}><p>{t.imports.noneText}</p><a class="button" href={href('/dags')}>{t.tour.dags}</a></Empty></div>
       ) : (
         <div class="stack">
           {page.import_errors.map((one) => {

@@ -5,6 +5,7 @@ import type { components } from '../api/schema'
 import { duration, elapsed, relative } from '../format'
 import { useLive } from '../live/resource'
 import { Button, Empty, Note, Segments, Skeleton, Took } from '../parts/basic'
+import { Example } from '../parts/NextStep'
 import { Head } from '../parts/Head'
 import { CountLink } from '../parts/CountLink'
 import { Icon } from '../parts/icons'
@@ -23,6 +24,7 @@ type S = components['schemas']
 type Queue = S['Queue']
 type Worker = S['Worker']
 const u = t.queues
+const WORKER = 'paceline worker'
 /** Tasks of a queue in a state, as a link to them. */
 const tasks = (of: Queue, value: number, state: string, what: string) => <CountLink value={value} link={tasksHref({ state, queue: of.queue })} label={t.tasks.of(value, what, of.queue)} strong={state === 'scheduled'} />
 
@@ -55,7 +57,7 @@ export default function Queues() {
       {queues.data.value?.redis_error && <Note kind="warn">{queues.data.value.redis_error}</Note>}
       <div class="stack" style={{ gap: '20px' }}>
         <section>
-          <List label={u.queues} columns={columns} rows={queues.data.value?.queues} failed={queues.error.value !== null} rowKey={(one) => one.queue} skeleton={3} empty={<Empty title={u.noQueues} />} />
+          <List label={u.queues} columns={columns} rows={queues.data.value?.queues} failed={queues.error.value !== null} rowKey={(one) => one.queue} skeleton={3} empty={<Empty title={u.noQueues}><p>{u.noQueuesText}</p><Example text={WORKER} /></Empty>} />
         </section>
         <section class="card">
           <header><h2>{u.depth}</h2><span class="end"><Segments label={u.depth} value={String(hours)} options={[['1', `1 ${t.units.h}`], ['6', `6 ${t.units.h}`], ['24', `24 ${t.units.h}`], ['168', `7 ${t.units.d}`]]} onChange={(value) => setQuery({ hours: value === '1' ? null : value })} /></span></header>
@@ -64,7 +66,7 @@ export default function Queues() {
         <section>
           <h2 style={{ marginBottom: '8px' }}>{u.workers}</h2>
           {!workers.data.value ? <Skeleton rows={3} /> : workers.data.value.workers.length === 0 ? (
-            <div class="card"><Empty title={u.noWorkers}><p>{u.noWorkersText}</p></Empty></div>
+            <div class="card"><Empty title={u.noWorkers}><p>{u.noWorkersText}</p><Example text={WORKER} /></Empty></div>
           ) : (
             <div class="workers">
               {workers.data.value.workers.map((worker) => (

@@ -5,6 +5,7 @@ import { message } from '../api/client'
 import { minute, runName } from '../format'
 import { nudge } from '../live/changes'
 import { Button, Empty, Note, Segments, Time } from '../parts/basic'
+import { Example } from '../parts/NextStep'
 import { Head } from '../parts/Head'
 import { Bulk, List, NOTHING, type Column, type Selection } from '../parts/List'
 import { confirm, toast } from '../parts/overlay'
@@ -14,6 +15,7 @@ import { href, query, setQuery, to } from '../shell/router'
 import { mayAnywhere } from '../shell/session'
 import { t } from '../strings'
 import { taskHref } from './dag/TasksTab'
+import { QUESTION } from './example'
 import { Respond } from './Respond'
 import { answer, answers, requests, WAITING, type Asked, type Kind } from './requests'
 
@@ -21,6 +23,8 @@ const a = t.actions
 const SIZE = 50
 /** Answers that a row has as buttons. */
 const MOST_BUTTONS = 3
+/** Requests that the confirmation of an answer names. */
+const MOST_SUBJECTS = 10
 const key = (one: Asked) => `${one.task_instance.id} ${one.created_at}`
 
 export default function RequiredActions() {
@@ -36,9 +40,11 @@ export default function RequiredActions() {
   const chosen = live.data.value?.hitl_details.filter((one) => selection.keys.has(key(one))) ?? []
   const shared = chosen.length ? answers(chosen[0]!).filter((option) => chosen.every((one) => answers(one).includes(option))) : []
   const give = async (asked: readonly Asked[], option: string) => {
-    const subjects = asked.slice(0, MOST_BUTTONS).map((one) => one.subject).join(' ')
-    const more = asked.length > MOST_BUTTONS ? ` ${t.task.andMore(asked.length - MOST_BUTTONS)}` : ''
-    if (!(await confirm(a.sure, `${subjects}${more} ${a.sureText(option)}`, a.send, 'first'))) return
+    // What is answered in place is read here: all of one request, and the subjects of several.
+    const shown = asked.length === 1 ? [asked[0]!.subject, asked[0]!.body] : asked.slice(0, MOST_SUBJECTS).map((one) => `${one.subject} (${one.task_instance.dag_id}, ${runName(one.task_instance.dag_run_id)})`)
+    const more = asked.length > MOST_SUBJECTS ? t.task.andMore(asked.length - MOST_SUBJECTS) : null
+    const text = [...shown, more, '', a.sureText(option, asked.length)].filter((line) => line !== null).join('\n')
+    if (!(await confirm(a.sure, text, a.send, 'first'))) return
     const errors: string[] = []
     for (const one of asked) await answer(one, [option], {}).catch((error: unknown) => errors.push(message(error)))
     if (asked.length > errors.length) toast(asked.length === 1 ? a.sent : a.sentMany(asked.length - errors.length))
@@ -80,7 +86,7 @@ export default function RequiredActions() {
         </Bulk>
       )}
       <List label={a.title} columns={columns} rows={page?.hitl_details} failed={live.error.value !== null} rowKey={key} {...(kind === 'waiting' && mayAnywhere('operator') ? { selection, onSelect: select } : {})} rowHref={(one) => taskHref(one.task_instance)} total={page?.total_entries} size={SIZE}
-        empty={kind === 'waiting' ? <Empty title={a.none}><p>{a.noneText}</p></Empty> : <Empty title={a.noneAnswered} />} />
+        empty={kind === 'waiting' ? <Empty title={a.none}><p>{a.noneText}</p><Example text={QUESTION} /></Empty> : <Empty title={a.noneAnswered} />} />
       {opened && <Respond asked={opened} onClose={() => open(null)} onDone={() => void live.refresh()} />}
     </>
   )

@@ -34,7 +34,7 @@ export function Respond({ asked, onClose, onDone }: { asked: Asked; onClose: () 
     setTried(true)
     if (Object.keys(made.wrong).length) return setWrong(t.trigger.fix(Object.keys(made.wrong).length))
     setWrong(null)
-    if (!(await confirm(a.sure, a.sureText(chosen.join(', ')), a.send, 'first'))) return
+    if (!(await confirm(a.sure, a.sureText(chosen.join(', '), 1), a.send, 'first'))) return
     setBusy(true)
     try {
       await answer(asked, chosen, made.conf)

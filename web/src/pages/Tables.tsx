@@ -3,7 +3,8 @@ import { api, ok } from '../api/client'
 import type { components } from '../api/schema'
 import { count } from '../format'
 import { useLive } from '../live/resource'
-import { Copy, Empty, Note, Search, Time } from '../parts/basic'
+import { Empty, Note, Search, Time } from '../parts/basic'
+import { Example, NothingFits } from '../parts/NextStep'
 import { Head } from '../parts/Head'
 import { List, type Column } from '../parts/List'
 import { href, query, setQuery, to } from '../shell/router'
@@ -33,7 +34,7 @@ export default function Tables() {
       <div class="filters"><Search value={name ?? ''} placeholder={b.filter} onInput={(text) => setQuery({ q: text, offset: null })} /></div>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
       <List label={b.title} columns={columns} rows={page?.tables} failed={live.error.value !== null} rowKey={(one) => one.name} rowHref={(one) => to('tables', one.name)} total={page?.total_entries} size={SIZE}
-        empty={name ? <Empty title={b.noneFits} /> : page?.is_on ? <Empty title={b.none}><p>{b.noneText}</p></Empty> : <Empty title={b.off}><p>{b.offText}</p><p class="row" style={{ justifyContent: 'center' }}><code class="mono">{SETTING}</code><Copy text={SETTING} /></p></Empty>} />
+        empty={name ? <NothingFits title={b.noneFits} filters={['q']} /> : page?.is_on ? <Empty title={b.none}><p>{b.noneText}</p></Empty> : <Empty title={b.off}><p>{b.offText}</p><Example text={SETTING} /></Empty>} />
     </>
   )
 }

@@ -4,6 +4,7 @@ import type { TaskInstance, TaskState } from '../api/types'
 import { runName } from '../format'
 import { useLive } from '../live/resource'
 import { Button, Empty, Note, Search, Took, Time } from '../parts/basic'
+import { NothingFits } from '../parts/NextStep'
 import { Head } from '../parts/Head'
 import { List, type Column } from '../parts/List'
 import { State } from '../parts/State'
@@ -42,7 +43,6 @@ export default function Tasks() {
     { key: 'worker', head: t.task.worker, class: 'hide-m', cell: (ti) => <span class="soft">{ti.worker}</span> },
   ]
   const isFiltered = FILTERS.some((one) => q.has(one))
-  const clear = () => setQuery(Object.fromEntries(FILTERS.map((one) => [one, null])))
   return (
     <>
       <Head title={k.title} />
@@ -56,7 +56,7 @@ export default function Tasks() {
       </div>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
       <List class="tasks-list" label={k.title} columns={columns} rows={page?.task_instances} failed={live.error.value !== null} rowKey={(ti) => ti.id} rowHref={taskHref} total={page?.total_entries} size={SIZE} order={order}
-        empty={isFiltered ? <Empty title={k.noneFits}><Button onClick={clear}>{t.runsList.removeFilters}</Button></Empty> : <Empty title={k.none}><p>{k.noneText}</p><a class="button first" href={href('/dags')}>{t.tour.dags}</a></Empty>} />
+        empty={isFiltered ? <NothingFits title={k.noneFits} filters={FILTERS} /> : <Empty title={k.none}><p>{k.noneText}</p><a class="button first" href={href('/dags')}>{t.tour.dags}</a></Empty>} />
     </>
   )
 }

@@ -1,6 +1,7 @@
 /** Three cards for the first minute: run a DAG, find out why, bring your own. */
 import { useState } from 'preact/hooks'
 import { api, ok } from '../api/client'
+import type { Dag } from '../api/types'
 import { useLive } from '../live/resource'
 import { Button, Copy } from '../parts/basic'
 import { Trigger } from '../parts/Trigger'
@@ -20,12 +21,17 @@ with DAG("hello", schedule=None):
     greet()
 `
 
+/** An example that ends within seconds comes first, and what waits because it is paused comes last. */
+function rank(dag: Dag): number {
+  const tags = dag.tags.map((tag) => tag.name)
+  return tags.includes('example') && !tags.includes('spark') ? 0 : dag.is_paused ? 2 : 1
+}
+
 export default function Tour({ onClose }: { onClose: () => void }) {
   const [at, show] = useState(0)
   const [triggered, trigger] = useState<string | null>(null)
-  // One without params: it starts with one click.
-  const dags = useLive('tour', () => ok(api.GET('/api/v2/dags', { params: { query: { limit: 1, order_by: ['dag_id'] } } })))
-  const first = dags.data.value?.dags[0]
+  const dags = useLive('tour', () => ok(api.GET('/api/v2/dags', { params: { query: { limit: 100, order_by: ['dag_id'] } } })))
+  const first = [...(dags.data.value?.dags ?? [])].sort((a, b) => rank(a) - rank(b))[0]
   const last = at === u.cards.length - 1
   return (
     <section class="card tour" aria-label={u.title}>

@@ -4,6 +4,7 @@ import { api, changeIfSame, ok } from '../api/client'
 import type { Variable } from '../api/types'
 import { useLive } from '../live/resource'
 import { Button, Empty, Note, Search } from '../parts/basic'
+import { NothingFits } from '../parts/NextStep'
 import { Form } from '../parts/Form'
 import { Head } from '../parts/Head'
 import { Bulk, List, NOTHING, type Column, type Selection } from '../parts/List'
@@ -49,7 +50,7 @@ export default function Variables() {
       <div class="filters"><Search value={name ?? ''} placeholder={v.key} onInput={(q) => setQuery({ q, offset: null })} /></div>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
       {admin && <Bulk selection={selection} total={page?.total_entries} onSelect={select}><Button icon="trash" onClick={() => void removeSelected()}>{t.remove}</Button></Bulk>}
-      <List label={v.title} columns={columns} rows={page?.variables} failed={live.error.value !== null} rowKey={(one) => one.key} total={page?.total_entries} size={SIZE} order={order} empty={<Empty title={v.none}><p>{v.noneText}</p>{admin && <Button kind="first" icon="plus" onClick={() => edit('new')}>{v.add}</Button>}</Empty>} {...(admin ? { selection, onSelect: select } : {})} />
+      <List label={v.title} columns={columns} rows={page?.variables} failed={live.error.value !== null} rowKey={(one) => one.key} total={page?.total_entries} size={SIZE} order={order} empty={name ? <NothingFits filters={['q']} /> : <Empty title={v.none}><p>{v.noneText}</p>{admin && <Button kind="first" icon="plus" onClick={() => edit('new')}>{v.add}</Button>}</Empty>} {...(admin ? { selection, onSelect: select } : {})} />
       {edited && (
         <Form
           title={edited === 'new' ? v.add : `${v.edit}: ${edited.key}`}

@@ -1,4 +1,4 @@
-/** A first DAG, which an empty list of DAGs shows. */
+/** DAG files that empty lists show, to be copied into the DAGs folder. */
 export const EXAMPLE = `from datetime import UTC, datetime
 
 from paceline import dag, task
@@ -20,4 +20,31 @@ def hello():
 
 
 hello()
+`
+/** One DAG updates an asset, and that starts the other one. */
+export const ASSET = `from paceline import DAG, Asset, task
+
+stock = Asset("s3://shop/stock.csv")
+
+with DAG("count_stock", schedule="@daily"):
+
+    @task(outlets=[stock])
+    def count():
+        print("counted")
+
+    count()
+
+with DAG("order_more", schedule=[stock]):
+
+    @task
+    def order():
+        print("ordered")
+
+    order()
+`
+export const QUESTION = `from paceline import DAG
+from paceline.operators.hitl import ApprovalOperator
+
+with DAG("release", schedule=None):
+    ApprovalOperator(task_id="ask", subject="Publish the report?")
 `

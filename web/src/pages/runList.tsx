@@ -8,6 +8,7 @@ import { useLive } from '../live/resource'
 import { Button, Empty, Note, Search, Took, Time } from '../parts/basic'
 import { Bulk, List, NOTHING, type Column, type Selection } from '../parts/List'
 import { ByFilter, type Wanted } from '../parts/ByFilter'
+import { NothingFits } from '../parts/NextStep'
 import { chosenRuns } from '../parts/chosen'
 import { attempt, confirm, toast } from '../parts/overlay'
 import { State } from '../parts/State'
@@ -104,7 +105,7 @@ export function RunList({ dagId }: { dagId: string | null }) {
     { key: 'type', head: t.runsList.type, class: 'hide-m', cell: (run) => <span class="soft">{t.run.types[run.run_type] ?? run.run_type}</span> },
     { key: 'started', head: t.runsList.started, order: 'start_date', cell: (run) => <Time at={run.start_date} /> },
     { key: 'length', head: t.runsList.length, order: 'duration', right: true, cell: (run) => <span class="row took"><span class="meter hide-s"><i style={{ width: `${run.start_date ? ((elapsed(run.start_date, run.end_date) ?? 0) / longest) * 100 : 0}%`, background: color(run.state) }} /></span><Took start={run.start_date} end={run.end_date} /></span> },
-    { key: 'version', head: t.run.versions, right: true, class: 'hide-m', cell: (run) => <span class="soft num">{run.dag_versions.at(-1)?.version_number}</span> },
+    { key: 'version', head: t.run.versions, right: true, class: 'hide-m', cell: (run) => run.dag_versions.slice(-1).map((one) => <a key={one.version_number} class="soft num" href={href(`${to('dags', run.dag_id, 'source')}?ran=${one.version_number}`)}>{one.version_number}</a>) },
     { key: 'after', head: t.run.logical, order: 'logical_date', class: 'hide-m', cell: (run) => <span class="soft num nowrap">{moment(run.logical_date, false)}</span> },
   ]
   return (
@@ -148,7 +149,7 @@ export function RunList({ dagId }: { dagId: string | null }) {
         {...(mayAnywhere('operator') ? { selection, onSelect: select } : {})}
         empty={
           isFiltered ? (
-            <Empty title={t.runsList.none}><Button onClick={() => setQuery(Object.fromEntries(FILTERS.map((one) => [one, null])))}>{t.runsList.removeFilters}</Button></Empty>
+            <NothingFits title={t.runsList.none} filters={FILTERS} />
           ) : (
             <Empty title={t.runsList.noRuns}>
               <p>{t.runsList.noneText}</p>

@@ -215,7 +215,7 @@ export function Questions() {
         </>
       }
     >
-      <p>{asked.text}</p>
+      <p class="request-body">{asked.text}</p>
     </Dialog>
   )
 }

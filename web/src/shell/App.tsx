@@ -153,7 +153,7 @@ function Routed() {
     remember(path.value)
     document.title = [...path.value.split('/').filter(Boolean).map((one) => runName(decoded(one))).reverse().slice(0, 2), t.app].join(' · ')
   }, [path.value])
-  if (!found || !loader) return <Empty title={t.notFound}><p>{t.notFoundText}</p></Empty>
+  if (!found || !loader) return <Empty title={t.notFound}><p>{t.notFoundText}</p><a class="button" href={href('/')}>{t.home}</a></Empty>
   const place = PLACES.flatMap((group) => group.links).find((one) => one.path !== '/' && within(path.value, one.path))
   if (place && !mayVisit(place) && !(found.params['bundle'] && may('viewer', [`bundle:${found.params['bundle']}`]))) return <Refused place={place} />
   // The signal is read so that the frame is drawn again when the page is loaded.

@@ -47,6 +47,7 @@ function Differences({ data, other }: { data: Comparison; other: DagRun }) {
   const took = (one: DagRun) => elapsed(one.start_date, one.end_date)
   const version = (one: DagRun) => one.dag_versions.at(-1)?.version_number ?? 0
   const [now, before] = [version(run), version(other)]
+  const sourceOf = (number: number) => <a href={href(`${to('dags', run.dag_id, 'source')}?ran=${number}`)}>{number}</a>
   const columns: Column<Line>[] = [
     { key: 'task', head: c.task, class: 'wide', cell: (line) => <a href={href(to('dags', run.dag_id, 'runs', (line.task.now ? run : other).dag_run_id, 'tasks', line.task.task_id))}>{line.task.task_id}</a> },
     { key: 'state', head: c.state, cell: (line) => <Change line={line} /> },
@@ -76,8 +77,8 @@ function Differences({ data, other }: { data: Comparison; other: DagRun }) {
         <span class="num">{moment(other.start_date)}</span>
         <span class="num">{moment(run.start_date)}</span>
         <span class="soft">{t.run.versions}</span>
-        <span class="num">{before}</span>
-        <span class="num">{now === before ? now : <><strong>{now}</strong> {!data.code && <a class="link" href={href(`${to('dags', run.dag_id, 'source')}?version=${now}&compare=${before}`)}>{c.code}</a>}</>}</span>
+        <span class="num">{sourceOf(before)}</span>
+        <span class="num">{now === before ? sourceOf(now) : <><strong>{sourceOf(now)}</strong> {!data.code && <a class="link" href={href(`${to('dags', run.dag_id, 'source')}?version=${now}&compare=${before}`)}>{c.code}</a>}</>}</span>
         <Bundles of={data} other={other} />
       </div>
       {data.params.length > 0 && values}

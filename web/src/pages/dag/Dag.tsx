@@ -53,6 +53,7 @@ export default function Dag({ params }: { params: Record<string, string> }) {
 
   const tab = params['tab'] ?? 'grid'
   const operator = may('operator', dag.tags.map((tag) => tag.name))
+  const onTrigger = operator ? () => setTriggering({}) : null
   const pause = (paused: boolean) => {
     live.patch((old) => ({ ...old, is_paused: paused }))
     return attempt(() => ok(api.PATCH('/api/v2/dags/{dag_id}', { params: { path: { dag_id: dagId } }, body: { is_paused: paused } }))).finally(() => void live.refresh())
@@ -90,10 +91,10 @@ export default function Dag({ params }: { params: Record<string, string> }) {
           <a key={name} href={href(name === 'grid' ? to('dags', dagId) : to('dags', dagId, name))} aria-current={tab === name ? 'page' : undefined}>{t.dag[name]}</a>
         ))}
       </nav>
-      {tab === 'grid' && <GridTab key={dagId} dagId={dagId} onTrigger={operator ? () => setTriggering({}) : null} />}
+      {tab === 'grid' && <GridTab key={dagId} dagId={dagId} onTrigger={onTrigger} />}
       {tab === 'graph' && <GraphTab key={dagId} dagId={dagId} runId={null} />}
       {tab === 'runs' && <RunsTab dagId={dagId} />}
-      {tab === 'durations' && <Lazy key={`d${dagId}`} load={() => import('./Durations')} props={{ dagId }} />}
+      {tab === 'durations' && <Lazy key={`d${dagId}`} load={() => import('./Durations')} props={{ dagId, onTrigger }} />}
       {tab === 'calendar' && <Lazy key={`c${dagId}`} load={() => import('./Calendar')} props={{ dagId }} />}
       {tab === 'source' && <Lazy key={`s${dagId}`} load={() => import('./Source')} props={{ dagId }} />}
       {tab === 'docs' && <Lazy key={`o${dagId}`} load={() => import('./Docs')} props={{ dagId, text: dag.doc_md ?? null }} />}
@@ -117,7 +118,7 @@ function Facts({ dag }: { dag: DagDetails }) {
       <OwnZone zone={dag.timezone} />
       {!dag.is_paused && dag.next_dagrun_run_after && <span>{t.dags.next} {relative(dag.next_dagrun_run_after)}</span>}
       {dag.is_paused && <span class="tag warn">{t.dags.paused_}</span>}
-      {dag.latest_dag_version && <span>{t.dag.version(dag.latest_dag_version.version_number)}</span>}
+      {dag.latest_dag_version && <a href={href(to('dags', dag.dag_id, 'source'))}>{t.dag.version(dag.latest_dag_version.version_number)}</a>}
       {dag.tags.map((tag) => <a key={tag.name} class="tag" href={href(`/dags?tag=${encodeURIComponent(tag.name)}`)}>{tag.name}</a>)}
     </p>
   )

@@ -3,7 +3,8 @@ import { api, ok } from '../../api/client'
 import { Chart } from '../../charts/Chart'
 import { duration, elapsed } from '../../format'
 import { useLive } from '../../live/resource'
-import { Empty, Note, Skeleton } from '../../parts/basic'
+import { Note, Skeleton } from '../../parts/basic'
+import { NoRuns } from '../../parts/NextStep'
 import { go, query, setQuery, to } from '../../shell/router'
 import { t } from '../../strings'
 import { median, rolling } from './durations'
@@ -16,7 +17,7 @@ interface Point {
   failed: boolean
 }
 
-export default function Durations({ dagId }: { dagId: string }) {
+export default function Durations({ dagId, onTrigger }: { dagId: string; onTrigger: (() => void) | null }) {
   const task = query.value.get('task') ?? ''
   const tasks = useLive(`tasks ${dagId}`, () => ok(api.GET('/api/v2/dags/{dag_id}/tasks', { params: { path: { dag_id: dagId } } })), { every: 0 })
   const live = useLive(`durations ${dagId} ${task}`, () => points(dagId, task), { on: [`dag:${dagId}`] })
@@ -37,7 +38,7 @@ export default function Durations({ dagId }: { dagId: string }) {
         </select>
         <span class="soft small num">{t.dag.median} {duration(half)}</span>
       </div>
-      {data.length === 0 ? <Empty title={t.dag.noRuns} /> : (
+      {data.length === 0 ? <NoRuns onTrigger={onTrigger} /> : (
         <>
           <div class="card">
             <header><h3>{t.dag.duration}</h3></header>

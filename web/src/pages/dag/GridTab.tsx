@@ -3,13 +3,14 @@ import { useEffect, useMemo, useState } from 'preact/hooks'
 import { Grid } from '../../grid/Grid'
 import { initiallyFolded, rows, type GridData } from '../../grid/model'
 import { useLive } from '../../live/resource'
-import { Button, Empty, Note, Search, Skeleton } from '../../parts/basic'
+import { Button, Note, Search, Skeleton } from '../../parts/basic'
 import { ahead, Lazy } from '../../parts/Lazy'
 import { Mark } from '../../parts/State'
 import { go, query, setQuery, to } from '../../shell/router'
 import { RUN_STATES, STATES, label } from '../../states'
 import { t } from '../../strings'
 import { gridOf, window } from './data'
+import { NoRuns } from '../../parts/NextStep'
 import { beginTask } from '../task/view'
 import { useHeight } from './useHeight'
 
@@ -42,12 +43,7 @@ export function GridTab({ dagId, onTrigger }: { dagId: string; onTrigger: (() =>
   if (live.error.value && !data) return <Note kind="bad">{live.error.value}</Note>
   if (!data) return <Skeleton rows={14} height={24} />
   if (!data.runs.length && !state && !offset) {
-    return (
-      <Empty title={t.dag.noRuns}>
-        <p>{t.dag.noRunsText}</p>
-        {onTrigger && <Button kind="first" icon="play" onClick={onTrigger}>{t.dags.trigger}</Button>}
-      </Empty>
-    )
+    return <NoRuns onTrigger={onTrigger} />
   }
   const selected = narrow() || !query.value.get('run') || !query.value.get('task') ? null : { runId: query.value.get('run')!, taskId: query.value.get('task')! }
   const open = (runId: string, taskId: string) => {

@@ -45,7 +45,7 @@ export default function Source({ dagId }: { dagId: string }) {
         </select>
         <select class="select" aria-label={t.dag.compare} value={other ?? ''} disabled={all.length === 0} onChange={(event) => setQuery({ compare: event.currentTarget.value })}>
           <option value="">{all.length === 0 ? t.dag.compareNone : `${t.dag.compare} …`}</option>
-          {shown && <option value="now">{t.dag.fileNow}</option>}
+          {shown && !found?.bundle_version && <option value="now">{t.dag.fileNow}</option>}
           {all.filter((one) => one.version_number !== shown).map(option)}
         </select>
         <span class="grow" />

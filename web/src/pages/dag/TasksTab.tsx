@@ -6,6 +6,7 @@ import { useLive } from '../../live/resource'
 import { Button, Empty, Note, Search, Took, Time } from '../../parts/basic'
 import { ByFilter, type Wanted } from '../../parts/ByFilter'
 import { chosenTasks } from '../../parts/chosen'
+import { NothingFits } from '../../parts/NextStep'
 import { Bulk, List, NOTHING, type Column, type Selection } from '../../parts/List'
 import { State } from '../../parts/State'
 import { href, query, setQuery, to } from '../../shell/router'
@@ -78,7 +79,7 @@ export function TasksTab({ dagId, runId, taskId, operator }: { dagId: string; ru
           <Button icon="close" onClick={() => want({ kind: 'mark', state: 'failed', filters: filters(), title: t.task.markFailed })}>{t.task.markFailed}</Button>
         </Bulk>
       )}
-      <List label={t.run.tasks} columns={columns} rows={page?.task_instances} failed={live.error.value !== null} rowKey={key} rowHref={taskHref} total={page?.total_entries} size={SIZE} order={order} empty={<Empty title={t.task.nothing} />} {...(operator ? { selection, onSelect: select } : {})} />
+      <List label={t.run.tasks} columns={columns} rows={page?.task_instances} failed={live.error.value !== null} rowKey={key} rowHref={taskHref} total={page?.total_entries} size={SIZE} order={order} empty={name || state ? <NothingFits filters={['q', 'state']} /> : <Empty title={t.task.noMapped} />} {...(operator ? { selection, onSelect: select } : {})} />
       {wanted && <ByFilter wanted={wanted} onClose={() => want(null)} onDone={() => { select(NOTHING); nudge(`dag:${dagId}`); void live.refresh() }} />}
     </>
   )

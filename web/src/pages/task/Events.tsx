@@ -2,7 +2,7 @@
 import { api, ok } from '../../api/client'
 import type { EventLog } from '../../api/types'
 import { useLive } from '../../live/resource'
-import { Note } from '../../parts/basic'
+import { Empty, Note } from '../../parts/basic'
 import { t } from '../../strings'
 import { AuditEntries } from '../AuditEntries'
 
@@ -15,7 +15,7 @@ export function Events({ path, index }: { path: { dag_id: string; dag_run_id: st
   return (
     <>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
-      <AuditEntries label={t.task.events} rows={about} failed={live.error.value !== null} none={[t.task.eventsNone, t.task.eventsNoneText]} />
+      <AuditEntries label={t.task.events} rows={about} failed={live.error.value !== null} empty={<Empty title={t.task.eventsNone}><p>{t.task.eventsNoneText}</p></Empty>} />
     </>
   )
 }

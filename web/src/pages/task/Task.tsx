@@ -135,7 +135,7 @@ export function TaskView({ dagId, runId, taskId, index, tab: given, tabHref, inP
           </span>
         )}
       </div>
-      {tab === 'log' && (chosen > 0 && !(waits && chosen === ti.try_number) ? <LogView key={`${key} ${chosen}`} path={{ ...path, try_number: chosen }} mapIndex={index} topic={`dag:${dagId}`} known={logs.current?.of === `${key} ${chosen}` ? logs.current.first : null} /> : <Empty title={t.log.waiting} />)}
+      {tab === 'log' && (chosen > 0 && !(waits && chosen === ti.try_number) ? <LogView key={`${key} ${chosen}`} path={{ ...path, try_number: chosen }} mapIndex={index} topic={`dag:${dagId}`} known={logs.current?.of === `${key} ${chosen}` ? logs.current.first : null} /> : <Empty title={t.log.waiting}><a class="button" href={href(tabHref('why'))}>{t.run.waits}</a></Empty>)}
       {tab === 'callbacks' && <Callbacks of={key} topic={`dag:${dagId}`} read={() => api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/callbackLog', { params: { path, query: { map_index: index, limit: 5000 } } })} />}
       {tab === 'why' && <WhyTab path={path} index={index} dagId={dagId} />}
       {tab === 'xcoms' && <XComs path={path} index={index} operator={operator} />}
