@@ -15,13 +15,12 @@ from .authoring.retry_policy import ExceptionRetryPolicy, RetryAction, RetryDeci
 from .authoring.running import get_current_context
 from .authoring.scope import get_parsing_context
 from .authoring.state_store import NEVER_EXPIRE
-from .authoring.task_arguments import TriggerRule
+from .authoring.task_arguments import TriggerRule, WeightRule
 from .authoring.task_group import TaskGroup, task_group
 from .authoring.task_instance import Context, DagRunState, TaskInstanceState
 from .authoring.templates import BaseNotifier, literal
 from .authoring.variable import Variable
 from .authoring.version import __version__
-from .authoring.weights import WeightRule
 from .authoring.xcom_arg import XComArg
 from .decorators.task_decorator import setup, task, teardown
 from .operators.asset import asset

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from paceline.states import RunState, TaskState
 from scheduler.cli import backfills
-from scheduler.store.read import grid
+from scheduler.store.read import pictures
 from tools.sources import PRODUCT, check, differences, modules
 
 NAMES = {*TaskState, *RunState}
@@ -34,7 +34,7 @@ NO_SETS = {
     ("scheduler/cli/backfills.py", " ".join(backfills.COLUMNS)): "columns",
     ("scheduler/cli/progress.py", "success running"): "whose reason a line does not show",
     ("scheduler/dagfiles/migrate/shadow.py", "success failed"): "states in the REST API of Airflow",
-    ("scheduler/store/read/grid.py", " ".join(grid.WORST_FIRST)): "all states, in an order of its own",
+    ("scheduler/store/read/pictures.py", " ".join(pictures.WORST_FIRST)): "all states, in an order of its own",
     ("scheduler/store/queueing/capacity.py", "queue scheduled queued running concurrency"): "columns",
 }
 COMPARED = re.compile(r"\bstate(?:, '')?\)?\s*(?:=|<>|is distinct from|is not distinct from)\s*'(\w*)'")

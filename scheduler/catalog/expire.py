@@ -23,7 +23,7 @@ from scheduler.settings import Settings
 from scheduler.store.accounts import audit
 from scheduler.store.db import clock
 from scheduler.store.db.database import transact
-from scheduler.store.tables import expiry, history, pointers, publish
+from scheduler.store.tables import history, pointers, publish
 from scheduler.store.tables.pointers import Change
 
 log = logging.getLogger("paceline.tables")
@@ -80,7 +80,7 @@ def expire_due(settings: Settings, engine: Engine, stop: Callable[[], bool]) -> 
     before, visited = limit(settings, transact(engine, clock.now)), 0
     if before is None:
         return 0
-    while not stop() and (due := transact(engine, expiry.take, settings.tables.catalog, before)) is not None:
+    while not stop() and (due := transact(engine, history.take_due, settings.tables.catalog, before)) is not None:
         visited += 1
         try:
             done = expire(settings, engine, due.namespace, due.name, before=before, by=SCHEDULER)

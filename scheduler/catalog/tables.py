@@ -31,7 +31,7 @@ from scheduler.process import fault_points
 from scheduler.settings import Settings
 from scheduler.store.accounts import audit
 from scheduler.store.db import database
-from scheduler.store.tables import folders, namespaces, pointers, publish, reads, tries
+from scheduler.store.tables import folders, history, namespaces, pointers, publish, tries
 from scheduler.store.tables.pointers import Change, Pinned, Pointer
 
 log = logging.getLogger("paceline.tables")
@@ -286,8 +286,8 @@ class Tables:
         read = None
         if base is not None and not pointers.is_view(base):
             with contextlib.suppress(NoSuchTableError):  # nothing of it has been read
-                read = reads.Read(namespace, name, base, self._read(base).table.current_snapshot_id)
-        self._transact(reads.note, self.catalog, attempt, folder, read)
+                read = history.Read(namespace, name, base, self._read(base).table.current_snapshot_id)
+        self._transact(history.note_read, self.catalog, attempt, folder, read)
 
     def _check_folders(self, table: TableMetadata, base: Metadata | None) -> None:
         """ForbiddenError if a table is to have files in the folder of another one, where they would count as left behind."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 import click
 
 from paceline.authoring.arguments import is_reserved_queue
 from scheduler.cli import lazy, options, output
-from scheduler.process import hardening
+from scheduler.process import hardening, role
 from workers.flower import access
 
 if TYPE_CHECKING:
+    from scheduler.process.health import Health
+    from scheduler.process.health_server import Page
     from scheduler.process.service_manager import ServiceManager
     from scheduler.settings import Settings
 
@@ -26,9 +29,8 @@ def scheduler() -> None:
     """
     settings = options.settings()
     from scheduler.services import loop
-    from scheduler.telemetry import attach
 
-    attach.attach(settings)
+    observe(settings)
     click.get_current_context().exit(loop.run(settings))
 
 
@@ -45,10 +47,9 @@ def worker(queues: str | None, concurrency: int | None, name: str | None) -> Non
     """Start a worker. On SIGTERM or Ctrl-C, its tasks have worker.grace_sec to finish."""
     settings = options.settings()
     names = _queues(settings.core.default_queue if queues is None else queues)
-    from scheduler.telemetry import attach
     from workers.celery_worker import app
 
-    attach.attach(settings)
+    observe(settings)
     code = app.run(settings, queues=names, concurrency=concurrency or default_concurrency(settings, names), name=name)
     click.get_current_context().exit(code)
 
@@ -61,10 +62,9 @@ def waiter(name: str | None) -> None:
     On SIGTERM or Ctrl-C, the waiter releases its triggers, and another waiter takes them over immediately.
     """
     settings = options.settings()
-    from scheduler.telemetry import attach
     from workers.waiter import waiter as process
 
-    attach.attach(settings)
+    observe(settings)
     click.get_current_context().exit(process.run(settings, name=name))
 
 
@@ -172,3 +172,16 @@ def _report_to(service_manager: ServiceManager) -> None:
     IOLoop.current().add_callback(service_manager.ready)
     if service_manager.interval_s:
         PeriodicCallback(service_manager.alive, service_manager.interval_s * 1000).start()
+
+
+def observe(settings: Settings) -> None:
+    """Turn on the configured metrics, tracing and lineage for this process. Without a setting, nothing of telemetry is imported."""
+    if not (settings.metrics.prometheus or settings.metrics.statsd or settings.tracing.otlp_endpoint or settings.lineage.url):
+        return
+
+    def start(health: Health, ending: contextlib.ExitStack) -> Mapping[str, Page]:
+        from scheduler.telemetry import parts
+
+        return parts.start(settings, health, ending)
+
+    role.extensions.append(start)

@@ -51,10 +51,10 @@ def list_(dag_id: str | None, state: str | None, limit: int | None) -> None:
 def tables(dag_id: str, run_id: str, *, limit: int) -> None:
     """List the tables that the tries of a run have read and written, with the publications."""
     from scheduler.store.read import reads
-    from scheduler.store.tables import reads as table_reads
+    from scheduler.store.tables import history
 
     options.transact(reads.run, dag_id, run_id)
-    rows = options.transact(table_reads.of_run, options.settings().tables.catalog, dag_id, run_id, limit)
+    rows = options.transact(history.used_by_run, options.settings().tables.catalog, dag_id, run_id, limit)
     columns = ["task_id", "map_index", "try_number", "table", "read_publication", "snapshot_id", "written_publication"]
     output.listing(rows, columns, empty=f"The run {run_id} of DAG {dag_id} has used no tables.")
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from paceline.authoring import loops, timetable, weights
+from paceline.authoring import loops, task_arguments, timetable
 from paceline.authoring.abstract_operator import AbstractOperator
 from paceline.authoring.asset import TABLE
 from paceline.authoring.dag import DAG
@@ -15,8 +15,7 @@ from paceline.authoring.operator import MappedOperator
 from paceline.authoring.setup_teardown import Scopes, setup_scopes
 from paceline.authoring.task_arguments import DEFAULT_POOL
 from scheduler.serialized.dag import SerializedDag, param_order
-from scheduler.serialized.tasks import SerializedTask
-from scheduler.serialized.traits import traits
+from scheduler.serialized.tasks import SerializedTask, traits
 from scheduler.settings import Core, Scheduler
 
 #: Spark's units of memory in MiB; a number without a unit is MiB for spark.executor.memory.
@@ -83,7 +82,7 @@ S = TypeVar("S", SerializedDag, SerializedTask)
 
 def from_dag(dag: DAG, *, file: str, core: Core, scheduler: Scheduler, defaulted_variables: tuple[str, ...] = ()) -> SerializedDag:
     """Serialize a DAG. `file` is its path relative to the DAGs folder."""
-    weight = weights.effective(dag)
+    weight = task_arguments.effective_priorities(dag)
     scopes = setup_scopes(dag)
     return _like(
         dag,

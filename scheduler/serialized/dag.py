@@ -10,8 +10,7 @@ from typing import Any, Self, get_origin
 
 from paceline.authoring import timetable
 from paceline.authoring.timetables.base import Timetable
-from scheduler.serialized.tasks import SerializedTask, Stored
-from scheduler.serialized.traits import traits
+from scheduler.serialized.tasks import SerializedTask, Stored, traits
 
 #: Stored even if they are defaults: statements read some of them, and without the others the hash of every DAG would change.
 ALWAYS_STORED = frozenset(

@@ -1,4 +1,4 @@
-"""A task as data."""
+"""A task as data, and the traits of its runtime."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields
@@ -132,3 +132,38 @@ def _default(of: Field[Any]) -> Any:
 @cache
 def _required() -> frozenset[str]:
     return frozenset(name for name, default in _defaults(SerializedTask) if default is MISSING)
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """How a runtime of `workers/task/execute.py` or `workers/spark/runtimes.py` differs from Python code in a pool process."""
+
+    #: Whether a task may run in the process of the task before: it needs no session and no program of its own.
+    in_place: bool = True
+    #: Whether a task runs Spark jobs. Its default queue is then one of Spark.
+    on_spark: bool = False
+    #: Whether a task can return DataFrames.
+    returns_frames: bool = False
+    #: Whether a task submits an application to a cluster.
+    submits: bool = False
+    #: Whether a task has code. One without code succeeds at once, without a log.
+    has_code: bool = True
+    #: Whether processes that a task started stay after it, such as a warm JVM, which runs nothing of a task that has ended.
+    keeps_processes: bool = False
+
+
+#: By `Operator.worker_runtime`.
+TRAITS = {
+    "python": Traits(),
+    "bash": Traits(),
+    "empty": Traits(has_code=False),
+    "pyspark": Traits(in_place=False, on_spark=True, returns_frames=True, keeps_processes=True),
+    "spark_submit": Traits(in_place=False, on_spark=True, submits=True),
+}
+#: Of a runtime that only a later release has.
+UNKNOWN = Traits(in_place=False)
+
+
+def traits(runtime: str) -> Traits:
+    """The traits of a runtime."""
+    return TRAITS.get(runtime, UNKNOWN)

@@ -16,7 +16,7 @@ from scheduler.settings import Settings
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
 from scheduler.store.runs import deleted_runs
-from scheduler.store.tables import expiry, folders, tries
+from scheduler.store.tables import folders, history, tries
 from scheduler.store.upkeep import retention
 from scheduler.store.upkeep.retention import Batch
 
@@ -91,7 +91,7 @@ class Prune(TimedService):
         tables, days = self._settings.tables, self._settings.retention.housekeeping_days
         if not tables.warehouse:
             return False
-        if tables.expire_snapshots and days and transact(self._engine, expiry.is_due, tables.catalog, now - timedelta(days=days)):
+        if tables.expire_snapshots and days and transact(self._engine, history.is_due, tables.catalog, now - timedelta(days=days)):
             return True
         return transact(self._engine, folders.is_due, tables.catalog, tables.keep_dead_tries)
 

@@ -31,7 +31,7 @@ from paceline.states import RunState as DagRunState
 from paceline.states import TaskState
 from scheduler.process import measures, trace_context
 from scheduler.process.health import VitalThread
-from scheduler.serialized.traits import traits
+from scheduler.serialized.tasks import traits
 from scheduler.settings import Settings
 from scheduler.store.read import observed
 from scheduler.store.read.event_feed import Event, Started

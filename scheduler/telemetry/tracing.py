@@ -20,7 +20,7 @@ from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlag
 
 from paceline.states import RUN_FINISHED, STARTED, SUSPENDED, TRY_FAILED, TaskState
 from scheduler.process import trace_context
-from scheduler.serialized.traits import traits
+from scheduler.serialized.tasks import traits
 from scheduler.settings import Settings
 from scheduler.store.read import observed
 from scheduler.store.read.event_feed import Event

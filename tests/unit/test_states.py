@@ -21,7 +21,7 @@ from paceline.states import (
 from scheduler.api.models.dag_runs import DagRunPatch
 from scheduler.api.models.records import BackfillBody
 from scheduler.api.models.task_instances import MARKABLE as MARKABLE_TYPE
-from scheduler.store.read import grid
+from scheduler.store.read import pictures
 
 
 def test_the_types_and_orders_of_states_are_complete() -> None:
@@ -29,7 +29,7 @@ def test_the_types_and_orders_of_states_are_complete() -> None:
     state, _ = get_args(DagRunPatch.model_fields["state"].annotation)
     assert set(get_args(state)) == RUN_FINISHED | {RunState.QUEUED}
     assert set(get_args(BackfillBody.model_fields["reprocess_behavior"].annotation)) == set(REPROCESS)
-    assert set(grid.WORST_FIRST) == set(TaskState)
+    assert set(pictures.WORST_FIRST) == set(TaskState)
 
 
 def test_the_list_is_in_the_order_of_the_enum() -> None:

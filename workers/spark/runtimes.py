@@ -8,7 +8,7 @@ from paceline.authoring.abstract_operator import AbstractOperator
 from paceline.authoring.running import Context
 from paceline.operators.spark import SUBMITTER
 from scheduler.process import extras
-from scheduler.serialized.traits import traits
+from scheduler.serialized.tasks import traits
 from scheduler.settings import Settings
 from scheduler.store.worker.claims import Claim
 from scheduler.store.worker.external_jobs import Ask

@@ -22,8 +22,7 @@ from paceline.states import TaskState
 from scheduler.dagfiles.loaded_versions import LoadedVersions
 from scheduler.process import fault_points
 from scheduler.serialized.dag import SerializedDag
-from scheduler.serialized.tasks import SerializedTask
-from scheduler.serialized.traits import Traits, traits
+from scheduler.serialized.tasks import SerializedTask, Traits, traits
 from scheduler.settings import Settings, log_paths
 from scheduler.store.worker.claims import Claim, Ending, Refused, Reported
 from scheduler.store.worker.external_jobs import Ask

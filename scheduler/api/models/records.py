@@ -1,4 +1,4 @@
-"""XComs, pools, variables, connections and backfills."""
+"""Pools, variables, connections and backfills."""
 
 import json
 from datetime import datetime
@@ -9,48 +9,6 @@ from pydantic import Field, model_validator
 from paceline.states import BACKFILL_MAX_ACTIVE_RUNS
 from scheduler.api.models.base import Body, Model, Moment, Page, from_row
 from scheduler.store.queueing.pools import NAME_MAX_LENGTH
-
-
-class XCom(Model):
-    """An XCom without its value."""
-
-    key: str
-    timestamp: datetime = from_row("created_at")
-    logical_date: datetime | None
-    map_index: int
-    task_id: str
-    task_display_name: str = from_row("task_id")
-    dag_id: str
-    dag_display_name: str = from_row("dag_id")
-    run_id: str
-    run_after: datetime
-
-
-class XComValue(XCom):
-    """An XCom."""
-
-    value: Any
-
-
-class XComPage(Page):
-    """A page of XComs."""
-
-    xcom_entries: list[XCom]
-
-
-class XComCreate(Body):
-    """A new XCom."""
-
-    key: str = Field(min_length=1, max_length=512)
-    value: Any
-    map_index: int = -1
-
-
-class XComUpdate(Body):
-    """A new value of an XCom."""
-
-    value: Any
-    map_index: int = -1
 
 
 class Pool(Model):

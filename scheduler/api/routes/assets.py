@@ -1,4 +1,4 @@
-"""Assets and their updates."""
+"""Assets and their updates, and Iceberg tables with what each publication changed."""
 
 from typing import Annotated, Any
 
@@ -22,6 +22,7 @@ router = new_router(tags=["Asset"])
 
 ORDERS = {"id", "name", "uri", "created_at", "updated_at"}
 BeforeParam = Annotated[Moment | None, Query()]
+tables = new_router(prefix="/tables", tags=["Paceline"])
 
 
 @router.get("/assets", VIEWER, response_model=models.AssetPage)
@@ -190,3 +191,23 @@ def _all(api: Call) -> list[dict[str, Any]]:
 def _matches(text: str, pattern: str | None, prefix: str | None) -> bool:
     wanted = [one.strip("% ").lower() for one in (pattern or "").split("|")]
     return any(one in text.lower() for one in wanted) and any(text.startswith(one) for one in (prefix or "").split("|"))
+
+
+@tables.get("", VIEWER, response_model=models.TablePage)
+def get_tables(api: Api, name_pattern: str | None = None, limit: Limit = 50, offset: Limit = 0) -> dict[str, Any]:
+    """List the current tables with their newest version. `name_pattern` is a part of the name."""
+    page = params.page(limit, offset)
+    name = (name_pattern or "").strip("%") or None
+    found, total = api.read(assets.tables, api.settings.tables.catalog, name=name, limit=page.limit, offset=page.offset)
+    return {"tables": found, "total_entries": total, "is_on": bool(api.settings.tables.warehouse)}
+
+
+@tables.get("/{table_name}", VIEWER, response_model=models.TableHistory)
+def get_table(api: Api, table_name: str) -> dict[str, Any]:
+    """Show the versions of a table, the newest first: who published each, its rows, and the columns that it changed."""
+    catalog = api.settings.tables.catalog
+    found = api.read(assets.table_versions, catalog, table_name)
+    uri = f"table:{table_name}"
+    is_asset = any(row["uri"] == uri for row in api.read(store.assets))
+    number = api.read(assets.asset_numbers, [uri])[uri] if is_asset else None
+    return {"name": table_name, "catalog": catalog, "asset_id": number, "versions": found}

@@ -1,4 +1,7 @@
-"""The six routes of things that have a name: list, create, change in bulk, show, change and delete."""
+"""The six routes of things that have a name: list, create, change in bulk, show, change and delete; and tests of connections.
+
+A worker tests a stored connection, since this process may be in another network, and lacks the drivers of tasks.
+"""
 
 import json
 from collections.abc import Callable
@@ -9,7 +12,7 @@ from fastapi import APIRouter, Depends, Path
 from sqlalchemy import Connection
 
 from paceline import secrets_masker
-from paceline.exceptions import PacelineError, UsageError
+from paceline.exceptions import ConflictError, NotFoundError, PacelineError, UsageError
 from scheduler.actions import stored
 from scheduler.actions.stored import New
 from scheduler.api import bulk, params
@@ -18,10 +21,17 @@ from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import records as models
 from scheduler.api.models.base import BulkResponse
 from scheduler.api.params import Page, UpdateMask
-from scheduler.store.read import records
+from scheduler.messaging import connection_tests as tests
+from scheduler.messaging.connection_tests import ANSWER_S, ConnectionTest
+from scheduler.store.read import overview, records
 from scheduler.store.read.listing import Filters, Listing, Row
 from scheduler.store.secrets import connections as connection_store
 from scheduler.store.secrets import variables as variable_store
+
+POOL_FIELDS = {"slots", "description", "include_deferred"}
+VARIABLE_FIELDS = {"value", "description"}
+CONNECTION_FIELDS = {"conn_type", "description", "host", "login", "schema", "port", "password", "extra"}
+connection_tests = new_router(prefix="/connectionTests", tags=["Paceline"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,9 +140,6 @@ def _named(kind: Kind, name: str) -> Filters:
     return kind.listing.filters().equals(kind.column, name)
 
 
-POOL_FIELDS = {"slots", "description", "include_deferred"}
-
-
 def _create_pool(api: Call, body: models.PoolBody) -> None:
     stored.store(api.actor, New(pools={body.name: body.model_dump(include=POOL_FIELDS)}), existing="fail")
 
@@ -163,9 +170,6 @@ POOLS = Kind(
     patch=_patch_pool,
 )
 pools = routes(POOLS, models.PoolBody, models.PoolPatch)
-
-
-VARIABLE_FIELDS = {"value", "description"}
 
 
 def _create_variable(api: Call, body: models.VariableBody) -> None:
@@ -212,9 +216,6 @@ VARIABLES = Kind(
     patch=_patch_variable,
 )
 variables = routes(VARIABLES, models.VariableBody, models.VariableBody)
-
-
-CONNECTION_FIELDS = {"conn_type", "description", "host", "login", "schema", "port", "password", "extra"}
 
 
 def _create_connection(api: Call, body: models.ConnectionBody) -> None:
@@ -274,3 +275,46 @@ CONNECTIONS = Kind(
     patch=_patch_connection,
 )
 connections = routes(CONNECTIONS, models.ConnectionBody, models.ConnectionBody)
+
+
+@connection_tests.post("", ADMIN, response_model=models.ConnectionTest, status_code=202, name="ask_connection_test")
+def ask(api: Api, body: models.ConnectionTestBody) -> dict[str, Any]:
+    """Ask a worker of a queue to test a stored connection: it logs in if it knows the type, else opens host and port."""
+    queue = _queue(api, body.queue)
+    test = api.service.broker.call(lambda client: tests.ask(client, body.connection_id, queue))
+    return _shown(test, is_late=False)
+
+
+@connection_tests.get("/{token}", ADMIN, response_model=models.ConnectionTest, name="get_connection_test_result")
+def show(api: Api, token: str) -> dict[str, Any]:
+    """Show a test of the last minute, with the answer of its worker."""
+    found = api.service.broker.call(lambda client: tests.find(client, token))
+    if found is None:
+        raise NotFoundError("There is no such test of a connection: it is forgotten after a minute, so start another one.")
+    return _shown(found[0], is_late=found[1])
+
+
+def _queue(api: Call, wanted: str | None) -> str:
+    """The queue whose workers are asked: the wanted one, or that of most tasks. ConflictError if no live worker takes from it."""
+    queues = api.read(overview.queues, silent_after_s=api.settings.worker.heartbeat_timeout)
+    live = [row["queue"] for row in queues if row["workers"]]
+    default = api.settings.core.default_queue
+    queue = wanted or (default if default in live else next(iter(live), None))
+    if queue is None:
+        raise ConflictError("No worker is alive that could test the connection.", fix="Start one with `paceline worker`.")
+    if queue not in live:
+        raise ConflictError(f"No live worker takes tasks of the queue {queue!r}.", fix="Start one, or choose another queue.")
+    return str(queue)
+
+
+def _shown(test: ConnectionTest, *, is_late: bool) -> dict[str, Any]:
+    answer = test.answer
+    late = f"No worker of the queue {test.queue} answered within {ANSWER_S} s: see whether one is alive on the page Queues."
+    return {
+        "token": test.token,
+        "connection_id": test.conn_id,
+        "queue": test.queue,
+        "state": ("success" if answer.ok else "failed") if answer else "failed" if is_late else "pending",
+        "message": answer.message if answer else late if is_late else None,
+        "worker": answer.worker if answer else None,
+    }

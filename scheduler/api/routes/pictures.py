@@ -1,5 +1,6 @@
-"""The data that the pages of a DAG, a run and a task show first, each in one request."""
+"""The data that the pages of a DAG, a run, two runs and a task show first, each in one request."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import Depends, Query
@@ -12,11 +13,12 @@ from scheduler.api.call import Api, Call, new_router
 from scheduler.api.models import pictures as models
 from scheduler.api.params import RunStates, RunTypes, TaskPlace, ranges
 from scheduler.api.routes.dag_runs import get_dag_runs
+from scheduler.api.routes.dags import kept_source
 from scheduler.api.routes.logs import MOST_LINES, end_of_log
 from scheduler.api.routes.operations import get_task_instance_why
 from scheduler.api.routes.task_instances import shown, with_operators
 from scheduler.store.db import clock
-from scheduler.store.read import dags, grid, instances, pictures, runs
+from scheduler.store.read import comparison, dags, instances, pictures, runs
 from scheduler.store.read.listing import Page
 
 router = new_router(tags=["Paceline"])
@@ -28,7 +30,7 @@ LINES_OF_FAILURE = 14
 #: The most runs in one grid, and days in one calendar: 53 weeks.
 WIDEST, MOST_DAYS = 365, 371
 VersionNumber = Annotated[int | None, Query(ge=1, le=params.LARGEST)]
-STATES = {code: state for state, code in grid.CODES.items()}
+STATES = {code: state for state, code in pictures.CODES.items()}
 
 
 @router.get("/recentRuns", VIEWER_OF_ANY, response_model=models.RecentRuns)
@@ -39,7 +41,7 @@ def get_recent_runs(
 ) -> dict[str, Any]:
     """The newest runs of each of these DAGs, in one request: of at most 200 DAGs, and fewer runs of each if there are many DAGs."""
     chosen = sorted(api.read(dags.visible, dag_ids, api.tags()))[:MOST_DAGS]
-    return {"dags": api.read(grid.recent, chosen, min(limit, max(1, MOST_RECENT // max(1, len(chosen)))))}
+    return {"dags": api.read(pictures.recent, chosen, min(limit, max(1, MOST_RECENT // max(1, len(chosen)))))}
 
 
 @router.get("/dags/{dag_id}/runList", VIEWER_OF_DAG, response_model=models.RunList)
@@ -68,9 +70,9 @@ def get_grid(
     """The newest runs of a DAG with the state of each task, one character for each. The rows are the tasks of one version."""
     version = _version(api, dag_id, version_number)
     dag = api.read(api.service.versions.dag, version["version_id"])
-    filters = grid.RUNS.filters().equals("dag_id", dag_id).one_of("run_type", run_type).one_of("state", state)
+    filters = pictures.RUNS.filters().equals("dag_id", dag_id).one_of("run_type", run_type).one_of("state", state)
     filters.in_ranges(ranges_).matches("run_id", run_id_pattern)
-    found, columns = api.read(grid.grid, filters, Page(limit, offset), dag, api.service.versions)
+    found, columns = api.read(pictures.grid, filters, Page(limit, offset), dag, api.service.versions)
     return {
         "dag_id": dag_id,
         "version_number": version["version_number"],
@@ -184,3 +186,44 @@ def _version(api: Call, dag_id: str, number: int | None) -> dict[str, Any]:
 
 def _mapped(task: Any) -> bool:
     return task.is_mapped or task.mapped_group is not None
+
+
+@router.get(f"{RUN}/comparison", VIEWER_OF_DAG, response_model=models.Comparison)
+def get_comparison(api: Api, dag_id: str, dag_run_id: str, other_run_id: str | None = None) -> dict[str, Any]:
+    """Compare a run with another run of its DAG, by default with the newest one before it that succeeded."""
+    run = api.read(runs.run, dag_id, dag_run_id)
+    chosen = other_run_id or api.read(comparison.last_success, run)
+    shown: dict[str, Any] = {
+        "run": run,
+        "other": None,
+        "others": api.read(comparison.others, run),
+        "tasks": [],
+        "params": [],
+        "xcoms": [],
+        "code": None,
+    }
+    if chosen is None:
+        return shown
+    other = api.read(runs.run, dag_id, chosen)
+    return shown | {
+        "other": other,
+        "tasks": api.read(comparison.tasks, run["id"], other["id"]),
+        "params": comparison.differences(_params(api, run), _params(api, other)),
+        "xcoms": api.read(comparison.xcoms, run["id"], other["id"]),
+        "code": None if run["version_id"] == other["version_id"] else _code(api, run, other),
+    }
+
+
+def _code(api: Call, run: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, str] | None:
+    """The texts of the DAG file that both runs executed; None if one was not kept."""
+    now, before = kept_source(api, run["version_id"]), kept_source(api, other["version_id"])
+    return None if now is None or before is None else {"before": before, "now": now}
+
+
+def _params(api: Call, run: Mapping[str, Any]) -> dict[str, Any]:
+    """The params of a run: the defaults of its version, replaced by its conf."""
+    try:
+        defaults = api.read(api.service.versions.dag, run["version_id"]).params
+    except UnreadableVersionError:
+        defaults = {}
+    return {name: param.get("value") for name, param in defaults.items()} | (run["conf"] or {})

@@ -1,5 +1,6 @@
-"""What the tables were, for people: lists, the history of a table, and where it was at a publication."""
+"""What the tables were: their history for people, what runs have read, and the tables whose old snapshots are to be removed."""
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -7,6 +8,8 @@ from sqlalchemy import Connection
 
 from paceline.states import RUN_UNFINISHED
 from scheduler.store.db import rows
+from scheduler.store.tables import folders
+from scheduler.store.tables.pointers import Pinned
 
 #: What a row shows of a publication.
 _COLUMNS = """
@@ -42,6 +45,53 @@ HISTORY = f"""
 select v.namespace || '.' || v.name as "table", {_COLUMNS}
   from table_version v where v.catalog = %(catalog)s and v.namespace = %(namespace)s and v.name = %(name)s
  order by v.publication desc limit %(limit)s
+"""
+#: A table `i` that no scheduler has visited for a day. If all its versions were old at that visit, it has nothing more to remove.
+DUE = """
+    i.catalog_name = %(catalog)s and i.iceberg_type is distinct from 'VIEW'
+    and not exists (
+        select from table_expiry e
+         where e.catalog = i.catalog_name and e.namespace = i.table_namespace and e.name = i.table_name
+           and (e.visited_at > clock_timestamp() - interval '1 day'
+                or not exists (
+                    select from table_version v
+                     where v.catalog = i.catalog_name and v.namespace = i.table_namespace and v.name = i.table_name
+                       and v.published_at > e.visited_at - (clock_timestamp() - %(before)s))))
+"""
+TAKE = f"""
+insert into table_expiry as e (catalog, namespace, name, visited_at)
+select i.catalog_name, i.table_namespace, i.table_name, clock_timestamp() from iceberg_tables i
+ where {DUE} order by i.table_namespace, i.table_name limit 1
+    on conflict (catalog, namespace, name) do update set visited_at = excluded.visited_at
+       where e.visited_at <= clock_timestamp() - interval '1 day'
+returning namespace, name
+"""
+NOTE_READ = """
+insert into table_read (dag_run_id, task_instance_id, try_number, namespace, name, publication, snapshot_id, metadata_location)
+select i.dag_run_id, i.id, %(try_number)s, %(namespace)s, %(name)s,
+       (select v.publication from table_version v
+         where v.catalog = %(catalog)s and v.namespace = %(namespace)s and v.name = %(name)s and v.metadata_location = %(base)s
+           and v.publication <= %(publication)s
+         order by v.publication desc limit 1),
+       %(snapshot)s, %(base)s
+  from task_instance i where i.id = %(ti_id)s
+    on conflict do nothing
+"""
+OF_RUN = """
+with run as (
+    select id from dag_run where dag_id = %(dag_id)s and run_id = %(run_id)s
+), used as (
+    select t.task_instance_id, t.try_number, t.namespace, t.name, t.publication as read, t.snapshot_id, null::bigint as written
+      from table_read t, run where t.dag_run_id = run.id
+     union all
+    select v.task_instance_id, v.try_number, v.namespace, v.name, null, null, v.publication
+      from run join task_instance i on i.dag_run_id = run.id
+      join table_version v on v.catalog = %(catalog)s and v.task_instance_id = i.id
+)
+select i.task_id, i.map_index, u.try_number, u.namespace || '.' || u.name as "table", max(u.read) as read_publication,
+       max(u.snapshot_id) as snapshot_id, max(u.written) as written_publication
+  from used u join task_instance i on i.id = u.task_instance_id
+ group by 1, 2, 3, 4 order by 3, 1, 2, 4 limit %(limit)s
 """
 
 
@@ -92,3 +142,54 @@ def at(connection: Connection, catalog: str, namespace: str, name: str, publicat
             (catalog, namespace, name, publication),
         )
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A table whose old snapshots are to be removed."""
+
+    namespace: str
+    name: str
+
+
+def is_due(connection: Connection, catalog: str, before: datetime) -> bool:
+    """Whether a table is to be visited for snapshots from before a moment."""
+    found = connection.exec_driver_sql(
+        f"select 1 from iceberg_tables i where {DUE} limit 1", {"catalog": catalog, "before": before}
+    )
+    return found.first() is not None
+
+
+def take_due(connection: Connection, catalog: str, before: datetime) -> Due | None:
+    """The next table that is to be visited. From now on it is. None, too, if another scheduler takes it at this moment."""
+    return rows.first(Due, connection.exec_driver_sql(TAKE, {"catalog": catalog, "before": before}))
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A table as a try first saw it."""
+
+    namespace: str
+    name: str
+    metadata_location: str
+    snapshot_id: int | None
+
+
+def note_read(connection: Connection, catalog: str, attempt: Pinned, folder: str, read: Read | None) -> None:
+    """Note that a try uses the folder of a table, and has read the table; None: it has created it."""
+    folders.use(connection, catalog, folder)
+    if read is not None:
+        connection.exec_driver_sql(
+            NOTE_READ,
+            {
+                "ti_id": attempt.task_instance_id, "try_number": attempt.try_number, "publication": attempt.publication,
+                "catalog": catalog, "namespace": read.namespace, "name": read.name, "base": read.metadata_location,
+                "snapshot": read.snapshot_id,
+            },
+        )  # fmt: skip
+
+
+def used_by_run(connection: Connection, catalog: str, dag_id: str, run_id: str, limit: int) -> list[dict[str, Any]]:
+    """The tables that the tries of a run have read and written, with the publications."""
+    values = {"catalog": catalog, "dag_id": dag_id, "run_id": run_id, "limit": limit}
+    return rows.dicts(connection.exec_driver_sql(OF_RUN, values))

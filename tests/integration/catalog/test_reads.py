@@ -9,7 +9,7 @@ from support.tables import SCHEMA, Lake, ids, rows
 
 from paceline.states import TaskState
 from scheduler.store.db.database import transact
-from scheduler.store.tables import reads
+from scheduler.store.tables import history
 from scheduler.store.upkeep import retention
 from scheduler.store.worker import table_tries
 from scheduler.store.worker.claims import Claim, Ending
@@ -49,7 +49,7 @@ def test_a_run_records_what_it_has_read_and_written(lake: Lake) -> None:
         succeeds(lake.scenario, claim)
 
     def used() -> list[tuple[object, ...]]:
-        found = transact(lake.scenario.engine, reads.of_run, "lake", claim.dag_id, claim.run_id, 10)
+        found = transact(lake.scenario.engine, history.used_by_run, "lake", claim.dag_id, claim.run_id, 10)
         return [(row["table"], row["read_publication"], row["snapshot_id"], row["written_publication"]) for row in found]
 
     snapshot = table.metadata.current_snapshot_id

@@ -4,7 +4,7 @@ import random
 import time
 
 from paceline import DAG, chain
-from paceline.authoring import weights
+from paceline.authoring import task_arguments
 from paceline.operators import EmptyOperator
 
 
@@ -13,7 +13,7 @@ def test_a_task_counts_everything_behind_it_once() -> None:
         a, b, c, d = (EmptyOperator(task_id=name, priority_weight=10**n) for n, name in enumerate("abcd"))
         a >> [b, c] >> d
 
-    assert weights.effective(dag) == {"a": 1111, "b": 1010, "c": 1100, "d": 1000}
+    assert task_arguments.effective_priorities(dag) == {"a": 1111, "b": 1010, "c": 1100, "d": 1000}
 
 
 def test_upstream_and_absolute_rules_apply_per_task() -> None:
@@ -24,7 +24,7 @@ def test_upstream_and_absolute_rules_apply_per_task() -> None:
             EmptyOperator(task_id="c", weight_rule="upstream", priority_weight=-3),
         )
 
-    assert weights.effective(dag) == {"a": 5, "b": 7, "c": 5}
+    assert task_arguments.effective_priorities(dag) == {"a": 5, "b": 7, "c": 5}
 
 
 def test_random_graphs_agree_with_a_plain_walk() -> None:
@@ -37,14 +37,14 @@ def test_random_graphs_agree_with_a_plain_walk() -> None:
         return {name}.union(*(reached(child) for child in down[name])) if down[name] else {name}
 
     small = dict(list(down.items())[40:])
-    found = weights.effective_weights({n: own[n] for n in small}, rules=dict.fromkeys(small, "downstream"), downstream=small)
+    found = task_arguments.effective_weights({n: own[n] for n in small}, rules=dict.fromkeys(small, "downstream"), downstream=small)
     assert found == {name: sum(own[n] for n in reached(name)) for name in small}
 
 
 def test_huge_sums_stay_within_the_range_of_the_database() -> None:
     own = {"a": 2**31 - 1, "b": 2**31 - 1}
 
-    found = weights.effective_weights(own, rules=dict.fromkeys(own, "downstream"), downstream={"a": ["b"]})
+    found = task_arguments.effective_weights(own, rules=dict.fromkeys(own, "downstream"), downstream={"a": ["b"]})
     assert found["a"] == 2**31 - 1
 
 
@@ -54,7 +54,7 @@ def test_ten_thousand_tasks_are_weighed_in_a_moment() -> None:
     own = {name: n for n, name in enumerate(names)}
 
     started = time.perf_counter()
-    found = weights.effective_weights(own, rules=dict.fromkeys(names, "downstream"), downstream=down)
+    found = task_arguments.effective_weights(own, rules=dict.fromkeys(names, "downstream"), downstream=down)
 
     assert found["t0"] == sum(own.values())
     assert time.perf_counter() - started < 10

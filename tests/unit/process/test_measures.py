@@ -14,8 +14,8 @@ OFF = """
 import sys, threading
 from scheduler.process import measures, role
 from scheduler.settings import Settings
-from scheduler.telemetry.attach import attach
-attach(Settings())
+from scheduler.cli.processes import observe
+observe(Settings())
 measures.count("scheduler_heartbeat")
 assert role.extensions == [] and threading.active_count() == 1
 print([name for name in sys.modules if name.startswith(("prometheus_client", "scheduler.telemetry", "sqlalchemy"))])
@@ -65,4 +65,4 @@ def test_a_forked_child_measures_nothing(calls: Calls) -> None:
 def test_without_a_setting_nothing_is_imported_and_nothing_runs() -> None:
     done = subprocess.run([sys.executable, "-c", OFF], capture_output=True, text=True, check=True, timeout=60)
 
-    assert done.stdout.strip() == "['scheduler.telemetry', 'scheduler.telemetry.attach']"
+    assert done.stdout.strip() == "[]"

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from scheduler.settings import Settings
-from scheduler.telemetry import statsd
+from scheduler.telemetry import recorder
 from scheduler.telemetry.catalog import CATALOG
-from scheduler.telemetry.recorder import Recorder
-from scheduler.telemetry.statsd import Statsd
+from scheduler.telemetry.recorder import Recorder, Statsd
 
 
 @pytest.fixture
@@ -91,7 +90,7 @@ def test_many_lines_become_datagrams_that_fit_into_a_packet(udp: socket.socket) 
     received: list[str] = []
     while len(received) < 201:
         datagram = udp.recv(65_536)
-        assert len(datagram) <= statsd.UDP_BYTES
+        assert len(datagram) <= recorder.UDP_BYTES
         received += datagram.decode().split("\n")
     assert len(received) == 201
 
@@ -127,7 +126,7 @@ def test_a_server_that_does_not_read_blocks_only_the_flush_and_not_for_long(shor
 
 
 def test_the_buffer_of_unsent_lines_is_bounded(monkeypatch: pytest.MonkeyPatch, udp: socket.socket) -> None:
-    monkeypatch.setattr(statsd, "MOST_WAITING", 3)
+    monkeypatch.setattr(recorder, "MOST_WAITING", 3)
     client = Statsd(address(udp), "airflow")
     for number in range(1000):
         client.send(CATALOG["ti.start"], ("d", f"t{number}"), 1)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from support.conformance import Case, dag_run, parsed
 
-from scheduler.serialized.traits import TRAITS
+from scheduler.serialized.tasks import TRAITS
 from scheduler.settings import Paths, Settings
 from scheduler.testing.in_memory.run import MemoryRun
 from workers.spark.runtimes import ON_SPARK

@@ -1,11 +1,11 @@
-"""The state of tasks and assets."""
+"""What tasks and assets store: XComs, and the values of the state store."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from scheduler.api.models.base import Body, Model, Moment, Page
+from scheduler.api.models.base import Body, Model, Moment, Page, from_row
 
 
 def _not_null(value: Any) -> Any:
@@ -15,6 +15,48 @@ def _not_null(value: Any) -> Any:
 
 
 Value = Annotated[Any, AfterValidator(_not_null)]
+
+
+class XCom(Model):
+    """An XCom without its value."""
+
+    key: str
+    timestamp: datetime = from_row("created_at")
+    logical_date: datetime | None
+    map_index: int
+    task_id: str
+    task_display_name: str = from_row("task_id")
+    dag_id: str
+    dag_display_name: str = from_row("dag_id")
+    run_id: str
+    run_after: datetime
+
+
+class XComValue(XCom):
+    """An XCom."""
+
+    value: Any
+
+
+class XComPage(Page):
+    """A page of XComs."""
+
+    xcom_entries: list[XCom]
+
+
+class XComCreate(Body):
+    """A new XCom."""
+
+    key: str = Field(min_length=1, max_length=512)
+    value: Any
+    map_index: int = -1
+
+
+class XComUpdate(Body):
+    """A new value of an XCom."""
+
+    value: Any
+    map_index: int = -1
 
 
 class TaskState(Model):
