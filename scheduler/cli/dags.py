@@ -11,7 +11,7 @@ from urllib.parse import quote
 import click
 
 from paceline import states
-from scheduler.cli import lazy, options, output, run_actions
+from scheduler.cli import lazy, options, output, run_actions, saved_files
 from scheduler.cli import runs as runs_cli
 
 VERSION_COLUMNS = ["number", "is_current", "created_at", "runs", "content_hash"]
@@ -186,6 +186,7 @@ def trigger(
 
     if timeout_s is not None and not wait:
         raise click.UsageError("--timeout needs --wait.")
+    saved_files.wait(dag_id)
     # Read first: if the DAG does not exist, the error message suggests a similar name.
     dag = options.transact(reads.dag, dag_id)
     run = actions.trigger(

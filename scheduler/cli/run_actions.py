@@ -13,7 +13,7 @@ import click
 
 from paceline import states
 from paceline.states import RunState, TaskState
-from scheduler.cli import options, output
+from scheduler.cli import options, output, saved_files
 
 if TYPE_CHECKING:
     from scheduler.store.runs import selection
@@ -56,6 +56,7 @@ def clear_run(dag_id: str, run_id: str, *, only_failed: bool, only_running: bool
     from scheduler.store.read import reads
 
     options.transact(reads.run, dag_id, run_id)
+    _await_saved_files(dag_id, how["latest"])
     kept = _kept(only_failed=only_failed, only_running=only_running)
     change = functools.partial(runs.clear, options.actor(), [(dag_id, run_id)], states=kept, latest=how["latest"])
     _make(change, "clear", dry_run=how["dry_run"], yes=how["yes"])
@@ -231,8 +232,14 @@ def delete_dag(dag_id: str, *, yes: bool) -> None:
 def _clear(runs: selection.Runs, tasks: selection.Tasks, **how: Unpack[Clearing]) -> None:
     from scheduler.actions import tasks as actions
 
+    _await_saved_files(runs.dag_id, how["latest"])
     change = functools.partial(actions.clear, options.actor(), runs, tasks, latest=how["latest"])
     _make(change, "clear", dry_run=how["dry_run"], yes=how["yes"])
+
+
+def _await_saved_files(dag_id: str, latest: bool | None) -> None:
+    if latest is not False:
+        saved_files.wait(dag_id)
 
 
 def _make(change: Callable[..., selection.Changes], verb: str, *, dry_run: bool, yes: bool) -> None:

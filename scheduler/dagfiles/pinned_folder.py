@@ -1,5 +1,6 @@
 """The DAGs folder as a version of a bundle: its files by their content, read again only where they changed."""
 
+import contextlib
 import hashlib
 import logging
 import math
@@ -23,6 +24,8 @@ TICK_S = 0.02
 FRESH_S, FRESH_TIMES = 0.5, 20
 #: Seconds between two times that all DAG files are parsed because a file changed that all may use.
 SHARED_S = 5.0
+#: Seconds after a save in which a command waits for its parsing. An older difference is one of another folder.
+JUST_S = 60.0
 Stamp = tuple[int, ...]
 
 
@@ -65,6 +68,23 @@ class Snapshot:
         if hashlib.sha256(content).hexdigest() != digest:
             raise ChangedError
         return content
+
+
+def just_saved(settings: Settings, entries: Collection[Entry], *, others: Collection[str]) -> tuple[list[str], float]:
+    """The files of the DAGs folder that were saved a moment ago, and are not so in a version, and the time of the last save.
+
+    `entries` are the files of the version. `others` are DAG files of other DAGs. A folder that cannot be pinned has none.
+    """
+    known = {entry.path: entry for entry in entries}
+    oldest = time.time() - JUST_S
+    found, last = list[str](), 0.0
+    with contextlib.suppress(BundleRefusedError, OSError):
+        for path, real, status in bundle_files.list_folder(settings.dags_folder, settings.bundles):
+            saved_at = max(status.st_mtime, status.st_ctime)
+            if saved_at > oldest and path not in others and _entry(path, real, status) != known.get(path):
+                found.append(path)
+                last = max(last, saved_at)
+    return found, last
 
 
 class PinnedFolder:

@@ -25,6 +25,21 @@ DAGS_FOLDER = "dags-folder"
 
 
 @dataclass(frozen=True, slots=True)
+class FolderDag:
+    """The newest version of a DAG of the DAGs folder, and when its file was parsed, in seconds since 1970."""
+
+    file: str
+    number: int
+    bundle_version_id: int
+    parsed_at: float
+    #: Whether its file could not be read the last time.
+    is_broken: bool
+    other_files: list[str]
+    #: Whether a scheduler runs.
+    is_watched: bool
+
+
+@dataclass(frozen=True, slots=True)
 class BundleFile:
     """A file of a bundle, with its content."""
 
@@ -169,6 +184,25 @@ def want(connection: Connection, bundle: str, number: int | None = None) -> tupl
         {"id": found.id, "bundle": bundle},
     )
     return found.id, found.number
+
+
+def newest_of_folder(reader: Reader, dag_id: str) -> FolderDag | None:
+    """What was parsed of a DAG of the DAGs folder; None for any other DAG."""
+    found = reader.objects(
+        FolderDag,
+        """
+        select d.file, v.number, v.bundle_version_id, extract(epoch from f.parsed_at)::float8 as parsed_at,
+               exists (select from import_error e where e.file = d.file) as is_broken,
+               array(select o.path from dag_file o where o.path <> d.file) as other_files,
+               exists (select from process p where p.kind = 'scheduler' and p.stopped_at is null
+                         and p.heartbeat_at > clock_timestamp() - interval '30 s') as is_watched
+          from dag d join dag_version v on v.id = d.version_id join bundle_version b on b.id = v.bundle_version_id
+          join dag_file f on f.path = d.file
+         where d.dag_id = %s and b.bundle = %s
+        """,
+        (dag_id, DAGS_FOLDER),
+    )
+    return found[0] if found else None
 
 
 def tree(reader: Reader, version_id: int) -> list[Entry]:

@@ -140,3 +140,25 @@ def test_large_files_do_not_stop_the_dags(files: Files) -> None:
 
     assert files.dags() == {"a": ("a.py", True, 1)}
     assert files.rows("select count(*) from bundle_blob") == [(0,)]
+
+
+def test_what_was_saved_a_moment_ago_and_is_not_in_a_version_is_named(files: Files) -> None:
+    folder = files.settings.dags_folder
+    for path in ("a.py", "b.py", "lib.py", "old.py"):
+        files.write(path, source(path.removesuffix(".py")))
+    pinned_one = pinned_folder.PinnedFolder(files.settings).look()
+    assert pinned_one is not None
+    entries = pinned_one.entries.values()
+
+    def missing(**settings: object) -> list[str]:
+        found = files.settings.model_copy(update=settings)
+        return pinned_folder.just_saved(found, entries, others={"b.py"})[0]
+
+    assert missing() == [] == missing(dags_folder=folder / "gone")
+    files.write("lib.py", source("lib"))  # the same content
+    files.write("b.py", "another DAG")
+    assert missing() == []
+    files.write("lib.py", "changed")
+    files.write("new.py", "")
+    assert missing() == ["lib.py", "new.py"]
+    assert missing(bundles=Bundles(max_files=2)) == [], "a folder that cannot be pinned"
