@@ -252,17 +252,13 @@ def _subject(path: Mapping[str, Any], body: Any) -> dict[str, Any]:
     found = body if isinstance(body, dict) else {}
     task_id, index = path.get("task_id"), str(path.get("map_index", ""))
     if isinstance(tasks := found.get("task_ids"), list) and len(tasks) == 1:  # one task to clear, or one instance
-        task_id, index = (tasks[0][0], str(tasks[0][1])) if _is_instance(tasks[0]) else (tasks[0], "")
+        task_id, index = (tasks[0][0], str(tasks[0][1])) if isinstance(tasks[0], list) and len(tasks[0]) == 2 else (tasks[0], "")
     return {
         "dag_id": _text(path.get("dag_id") or found.get("dag_id")),
         "run_id": _text(path.get("dag_run_id") or found.get("dag_run_id")),
         "task_id": _text(task_id),
         "map_index": int(index) if index.lstrip("-").isdecimal() and len(index) < 9 else None,
     }
-
-
-def _is_instance(task: Any) -> bool:
-    return isinstance(task, list) and len(task) == 2
 
 
 def _text(value: Any) -> str | None:

@@ -64,6 +64,7 @@ MODULES = {
     **dict.fromkeys(("notices", "workers"), "queues"),
     **dict.fromkeys(("alive", "doctor"), "health"),
     "standalone": "demo",
+    "bundles": "deploy",
 }
 #: The variable in which a completion script passes the incomplete words; click derives it from the name of the program.
 COMPLETION_VARIABLE = "_PACELINE_COMPLETE"

@@ -1,4 +1,7 @@
-"""`paceline deploy`: stores a folder as a version of a bundle, or rolls back, and waits until schedulers have parsed it."""
+"""`paceline deploy` stores a folder as a version of a bundle, or rolls back, and waits until schedulers have parsed it.
+
+`paceline bundles` lists bundles, their versions and files.
+"""
 
 import socket
 import subprocess
@@ -9,7 +12,7 @@ from urllib.parse import urlsplit
 import click
 
 from paceline.exceptions import UnreachableError, WaitTimeoutError
-from scheduler.cli import options, output
+from scheduler.cli import lazy, options, output
 from scheduler.cli.bundle_access import BundleAccess, Row, access, of_installation
 
 POLL_S = 0.3
@@ -17,6 +20,9 @@ POLL_S = 0.3
 GIT_S, LONGEST_ORIGIN = 20, 1000
 #: The value of --rollback without a version.
 PREVIOUS = "previous"
+BUNDLES = ["bundle_name", "live_version", "wanted_version", "wanted_state", "live_at", "dag_count", "version_count", "message"]
+VERSIONS = ["version_number", "state", "is_live", "created_at", "created_by", "file_count", "run_count", "message", "origin"]
+name = click.argument("bundle", metavar="BUNDLE")
 
 
 def _version(text: str) -> str:
@@ -145,3 +151,47 @@ def _git(folder: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+@click.group(cls=lazy.NounGroup)
+def bundles() -> None:
+    """List bundles, which `paceline deploy` creates, with their versions and files."""
+
+
+@bundles.command("list")
+@options.as_table
+def list_() -> None:
+    """List bundles with their live versions."""
+    from scheduler.store.read import bundles as reads
+
+    rows = options.transact(reads.all_bundles)
+    output.listing(rows, BUNDLES, empty="No bundles: `paceline deploy DIR` creates one.")
+
+
+@bundles.command()
+@name
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Maximum number, newest first.")
+@options.as_table
+def versions(bundle: str, *, limit: int) -> None:
+    """List the versions of a bundle, newest first, with their runs and problems."""
+    from scheduler.store.read import bundles as reads
+
+    rows = options.transact(reads.versions, bundle, limit)
+    output.listing(rows, VERSIONS, empty=f"Bundle {bundle} has no versions.")
+    if not output.json_wanted():
+        for row in rows:
+            for problem in row["problems"] or ():
+                line = f":{problem['line']}" if problem.get("line") else ""
+                output.say(f"Version {row['version_number']}: {problem['file']}{line}: {problem['message']}")
+
+
+@bundles.command()
+@name
+@click.argument("version", type=click.IntRange(1, lazy.LARGEST))
+@options.as_table
+def files(bundle: str, version: int) -> None:
+    """List the files of a version."""
+    from scheduler.store.read import bundles as reads
+
+    rows = options.transact(reads.files, bundle, version)
+    output.listing(rows, ["path", "byte_count", "is_executable", "digest"], empty="No files.")

@@ -66,7 +66,8 @@ def run_child(file: str, work: Work, *, parent: int, processes: int | None, resu
         with loaded_files.recorded() as inputs:
             reading = parse(file, work)
         if "dags" in reading:
-            reading |= {"modules": load.modules_of(work.folder), "settled": not inputs}
+            modules = sorted(str(path.relative_to(work.folder)) for path in load.modules_below(work.folder).values())
+            reading |= {"modules": modules, "settled": not inputs}
         result = json.dumps(reading).encode()
         faulthandler.cancel_dump_traceback_later()
         pipes.flush()

@@ -225,11 +225,6 @@ def forget(folder: Path, file: str) -> None:
     sys.path.remove(str(folder))
 
 
-def modules_of(folder: Path) -> list[str]:
-    """Return the modules of the DAGs folder that were imported in this process, as paths relative to it."""
-    return sorted(str(path.relative_to(folder)) for path in modules_below(folder).values())
-
-
 def modules_below(folder: Path) -> dict[str, Path]:
     """Return the modules that DAG files imported from the DAGs folder, without the DAG files themselves."""
     return {

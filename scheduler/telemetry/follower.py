@@ -174,7 +174,8 @@ class Follower(VitalThread):
             except Exception:  # the others must not miss the batch
                 log.exception("%s does not have some events", type(observer).__name__)
         connection.rollback()
-        self._keep_position()
+        with contextlib.suppress(redis.RedisError):
+            self._broker.set(POSITION_KEY, json.dumps({"until": feed.until}), ex=int(event_feed.OLDEST_S))
         return feed.is_behind
 
     def _become_reader(self) -> Connection | None:
@@ -223,7 +224,3 @@ class Follower(VitalThread):
                 until = float(json.loads(text)["until"])
                 return EventFeed(since=until, until=until)
         return EventFeed()
-
-    def _keep_position(self) -> None:
-        with contextlib.suppress(redis.RedisError):
-            self._broker.set(POSITION_KEY, json.dumps({"until": self._feed.until}), ex=int(event_feed.OLDEST_S))

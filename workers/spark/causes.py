@@ -16,6 +16,7 @@ TRACEBACK = "Traceback (most recent call last):"
 FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<where>.+))?')
 KIND = re.compile(r"(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<message>.*)|:?)$")
 JAVA_KIND = re.compile(r"(?:^|\n)(?:: |Caused by: |Exception in thread \"[^\"]*\" )(?P<kind>[\w.$]+)(?:: (?P<message>[^\n]*))?")
+#: A message that only means that Spark had ended before.
 AFTERMATH = re.compile(
     r"SparkContext was shut down|stopped SparkContext|SparkContext\.dagScheduler\(\)\" is null|Answer from Java side is empty"
     r"|Error while sending or receiving|Connection refused|'NoneType' object has no attribute '(?:sc|_jsc|_jvm)'"
@@ -82,7 +83,7 @@ def of_text(text: str) -> str | None:
     raised = _last_raised(text)
     if raised is None:
         return _short(_known(text) or _of_java(text) or _of_launcher(text))
-    if _is_aftermath(raised.message):
+    if AFTERMATH.search(raised.message):
         cause = _known(text) or _of_java(f"\n{raised.message}")
     else:
         cause = _known(raised.message) or (_of_java(f"\n{raised.message}") if raised.in_java else None)
@@ -141,11 +142,6 @@ def _sentence(message: str) -> str:
     place = re.search(r"\(line \d+, pos \d+\)$", first)
     sentence = re.split(r"\s+SQLSTATE: ", first)[0].rstrip(";: ")
     return f"{sentence} {place[0]}" if place and place[0] not in sentence else sentence
-
-
-def _is_aftermath(message: str) -> bool:
-    """Whether the message only means that Spark had ended before."""
-    return AFTERMATH.search(message) is not None
 
 
 def _of_java(text: str) -> str | None:

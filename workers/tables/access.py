@@ -1,6 +1,10 @@
-"""What a try gets to use the catalog of its worker. A try that asks for it publishes what it wrote with its success."""
+"""What a try gets to use the catalog of its worker, and its report, which publishes what the try wrote.
+
+If others were faster, what the try has written is moved onto theirs, and the report is repeated.
+"""
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from paceline import secrets_masker
 from paceline.exceptions import NoTablesError
@@ -10,6 +14,8 @@ from scheduler.settings import Settings
 from scheduler.store.worker import table_tries
 from scheduler.store.worker.claims import Claim
 from scheduler.store.worker.external_jobs import Ask
+from scheduler.store.worker.hot_path import WorkerConnection
+from scheduler.store.worker.table_tries import TablesChangedError
 
 #: The address of the catalog of this worker. Pool processes are forked when it is known.
 _uri = ""
@@ -20,6 +26,9 @@ _continued = ""
 
 OFF = "There are no tables: set tables.warehouse, and install paceline[tables]."
 ELSEWHERE = "This process has no catalog of tables: use it in a task that runs on a worker."
+R = TypeVar("R")
+#: How often a report is repeated because others were faster each time. At least one other task succeeds each time.
+MOST = 1000
 
 
 def serve_at(uri: str) -> None:
@@ -68,3 +77,32 @@ def publishes(claim: Claim, ask: Callable[[], bool]) -> bool:
     if claim.dispatch_id in _given or claim.dispatch_id == _continued:
         return True
     return claim.resume is not None and ask()
+
+
+def repeated(report: Callable[[], R], move: Callable[[TablesChangedError], None]) -> R:
+    """Return `report()`, repeated after `move` while others are faster. TablesChangedError if what was written cannot be moved."""
+    for _ in range(MOST):
+        try:
+            return report()
+        except TablesChangedError as error:
+            move(error)
+    return report()
+
+
+def move(settings: Settings, connection: WorkerConnection, claim: Claim, error: TablesChangedError) -> None:
+    """Move what the claimed try has written onto the tables that have changed. Raises `error` with a reason if it cannot be."""
+    fault_points.point("publish.rebase")
+    # Not before: a pool process that publishes without a conflict needs neither pyiceberg nor the storage.
+    from scheduler.catalog import rebase
+    from scheduler.catalog.files import Warehouse
+
+    warehouse = Warehouse.of(settings.tables.warehouse_url, settings.tables.storage_options)
+    for table in table_tries.movable(connection, claim, settings.tables.catalog):
+        try:
+            if table.base_location is None or table.current is None:
+                raise rebase.NotRebasedError("it was created or dropped")
+            done = rebase.rebase(warehouse, table.base_location, table.current, table.updates)
+        except rebase.NotRebasedError as reason:
+            raise TablesChangedError(error.moved, str(reason)) from None
+        fault_points.point("publish.rebased")
+        table_tries.move(connection, claim, table, done.location, done.facts)

@@ -34,7 +34,7 @@ from scheduler.store.worker.claims import Claim, Ending, Moved, NextInPlace, Ref
 from scheduler.store.worker.hot_path import HotPath, UndoneError
 from workers.process.logs import worker_log
 from workers.process.secrets_backend import StoreBackend
-from workers.tables import access, publication
+from workers.tables import access
 from workers.task import triggered_runs
 from workers.task.report_lock import ReportLock
 from workers.task.store import StoredStates
@@ -278,9 +278,9 @@ class DatabaseStore:
         has_tables = bool(self.settings.tables.warehouse) and ending.state is TaskState.SUCCESS
         if has_tables and access.publishes(claim, lambda: self._continues(claim)):
             ending = replace(ending, tables=self.settings.tables.catalog)
-            answer = publication.repeated(
+            answer = access.repeated(
                 lambda: self.patient(lambda: self._report(claim, ending, next_in_place)),
-                lambda error: self.patient(lambda: publication.move(self.settings, self.hot, claim, error)),
+                lambda error: self.patient(lambda: access.move(self.settings, self.hot, claim, error)),
             )
         else:
             answer = self.patient(lambda: self._report(claim, ending, next_in_place))

@@ -185,16 +185,21 @@ class NextRun(Model):
     logical_date: datetime | None
 
 
-class RunSummary(Model):
-    """A running or failed run."""
+class RecentRun(Model):
+    """A run in a row of bars."""
 
-    dag_id: str
     dag_run_id: str = from_row("run_id")
     run_type: str
     state: RunState
     run_after: datetime
     start_date: datetime | None = from_row("started_at")
     end_date: datetime | None = from_row("ended_at")
+
+
+class RunSummary(RecentRun):
+    """A running or failed run."""
+
+    dag_id: str
 
 
 class RunningRun(RunSummary):

@@ -8,7 +8,7 @@ from pydantic import Field
 from paceline.states import RunState, TaskState
 from scheduler.api.models.base import Model, Page, from_row
 from scheduler.api.models.dag_runs import DagRun
-from scheduler.api.models.operations import InstanceWhy
+from scheduler.api.models.operations import InstanceWhy, RecentRun
 from scheduler.api.models.task_instances import TaskInstance, TaskInstanceTry
 
 
@@ -249,17 +249,6 @@ class TaskInstanceView(Model):
     log: LogLines | None = None
     #: Of a task instance without a try.
     why: InstanceWhy | None = None
-
-
-class RecentRun(Model):
-    """A run in a row of bars."""
-
-    dag_run_id: str = from_row("run_id")
-    run_type: str
-    state: RunState
-    run_after: datetime
-    start_date: datetime | None = from_row("started_at")
-    end_date: datetime | None = from_row("ended_at")
 
 
 class RecentRuns(Model):

@@ -48,11 +48,11 @@ def get_recent_runs(
 def get_run_list(api: Api, found: Annotated[dict[str, Any], Depends(get_dag_runs)]) -> dict[str, Any]:
     """List runs of a DAG, or of all DAGs with ~, as get_dag_runs does, each with its first failed task."""
     failed = api.read(runs.first_failures, [run["id"] for run in found["dag_runs"] if run["state"] == RunState.FAILED])
-    return found | {"dag_runs": [run | _failed_first(failed.get(run["id"], {})) for run in found["dag_runs"]]}
-
-
-def _failed_first(row: dict[str, Any]) -> dict[str, Any]:
-    return {f"failed_{name}": row.get(name) for name in ("task_id", "map_index", "reason")}
+    rows = []
+    for run in found["dag_runs"]:
+        first = failed.get(run["id"], {})
+        rows.append(run | {f"failed_{name}": first.get(name) for name in ("task_id", "map_index", "reason")})
+    return found | {"dag_runs": rows}
 
 
 @router.get("/dags/{dag_id}/grid", VIEWER_OF_DAG, response_model=models.Grid)

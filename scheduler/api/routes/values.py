@@ -103,7 +103,7 @@ def list_task_state_store(api: Api, place: TaskPlace, page: Page) -> dict[str, A
 @state_store.get(f"{TASK}/{{key:path}}", VIEWER_OF_DAG, response_model=models.TaskState, tags=["Task State Store"])
 def get_task_state_store(api: Api, place: TaskPlace, key: Key) -> dict[str, Any]:
     """Show a value that a task instance keeps."""
-    return api.read(values.one_of_task, values.task_filters(*place), key)
+    return api.read(values.TASKS.one, values.task_filters(*place).equals("key", key), f"There is no value {key!r}.")
 
 
 @state_store.put(f"{TASK}/{{key:path}}", OPERATOR_OF_DAG, status_code=204, tags=["Task State Store"])
@@ -141,7 +141,8 @@ def list_asset_state_store(api: Api, asset_id: Number, page: Page) -> dict[str, 
 @state_store.get(f"{ASSET}/{{key:path}}", VIEWER, response_model=models.AssetState, tags=["Asset State Store"])
 def get_asset_state_store(api: Api, asset_id: Number, key: Key) -> dict[str, Any]:
     """Show a value that tasks keep for an asset."""
-    return api.read(values.one_of_asset, values.asset_filters(known(api, asset_id)["uri"]), key)
+    filters = values.asset_filters(known(api, asset_id)["uri"]).equals("key", key)
+    return api.read(values.ASSETS.one, filters, f"There is no value {key!r}.")
 
 
 @state_store.put(f"{ASSET}/{{key:path}}", OPERATOR, status_code=204, tags=["Asset State Store"])

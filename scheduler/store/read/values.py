@@ -59,13 +59,3 @@ def task_filters(dag_id: str, run_id: str, task_id: str, map_index: int) -> Filt
 def asset_filters(uri: str) -> Filters:
     """The values of an asset."""
     return ASSETS.filters().equals("uri", uri)
-
-
-def one_of_task(connection: Connection, filters: Filters, key: str) -> Row:
-    """NotFoundError."""
-    return TASKS.one(connection, filters.equals("key", key), f"There is no value {key!r}.")
-
-
-def one_of_asset(connection: Connection, filters: Filters, key: str) -> Row:
-    """NotFoundError."""
-    return ASSETS.one(connection, filters.equals("key", key), f"There is no value {key!r}.")

@@ -85,6 +85,19 @@ class Rows:
     object: str = "null"
 
 
+def _unused(version: str, others: str = "true") -> str:
+    """SQL: no DAG, run, backfill or schedule uses a DAG version, nor does a bundle version `o` that is one of the `others`."""
+    return f"""
+        not exists (select 1 from dag d where d.version_id = {version}.id)
+        and not exists (select 1 from dag_run r where r.version_id = {version}.id)
+        and not exists (select 1 from run_version e where e.version_id = {version}.id)
+        and not exists (select 1 from backfill b where b.version_id = {version}.id)
+        and not exists (select 1 from dag_schedule s where s.dag_id = {version}.dag_id and s.planned_version_id = {version}.id)
+        and not exists (
+            select 1 from bundle_version o where {others} and (o.dags->{version}.dag_id->>'version')::bigint = {version}.id)
+    """
+
+
 #: By the names that people see. Processes with running task instances are left to rescue.
 KINDS: dict[str, Rows] = {
     "notices": Rows(table="notice", old="x.created_at < %(before)s", free="x.ended_at < %(before)s"),
@@ -110,29 +123,17 @@ KINDS: dict[str, Rows] = {
     "dag_versions": Rows(
         table="dag_version",
         old="x.created_at < %(before)s",
-        free="""not exists (select 1 from dag d where d.version_id = x.id)
-                and not exists (select 1 from dag_run r where r.version_id = x.id)
-                and not exists (select 1 from run_version e where e.version_id = x.id)
-                and not exists (select 1 from backfill b where b.version_id = x.id)
-                and not exists (select 1 from dag_schedule s where s.dag_id = x.dag_id and s.planned_version_id = x.id)
-                and exists (select 1 from dag_version n where n.dag_id = x.dag_id and n.number > x.number)
-                and not exists (select 1 from bundle_version b where (b.dags->x.dag_id->>'version')::bigint = x.id)""",
+        free=f"""{_unused("x")}
+                and exists (select 1 from dag_version n where n.dag_id = x.dag_id and n.number > x.number)""",
     ),
     # With its DAG versions, which no run has and no other bundle version.
     "bundle_versions": Rows(
         table="bundle_version",
         old="x.created_at < %(before)s",
-        free="""coalesce(x.live_at < %(before)s, true)
+        free=f"""coalesce(x.live_at < %(before)s, true)
                 and not exists (select 1 from bundle b where x.id in (b.version_id, b.wanted_id))
                 and not exists (
-                    select 1 from dag_version v where v.bundle_version_id = x.id and (
-                           exists (select 1 from dag d where d.version_id = v.id)
-                        or exists (select 1 from dag_run r where r.version_id = v.id)
-                        or exists (select 1 from run_version e where e.version_id = v.id)
-                        or exists (select 1 from backfill b where b.version_id = v.id)
-                        or exists (select 1 from dag_schedule s where s.dag_id = v.dag_id and s.planned_version_id = v.id)
-                        or exists (select 1 from bundle_version o
-                                    where o.id <> x.id and (o.dags->v.dag_id->>'version')::bigint = v.id)))""",
+                    select 1 from dag_version v where v.bundle_version_id = x.id and not ({_unused("v", "o.id <> x.id")}))""",
     ),
     "bundle_files": Rows(
         table="bundle_blob",

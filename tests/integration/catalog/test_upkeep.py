@@ -27,7 +27,7 @@ from scheduler.store.db.database import transact
 from scheduler.store.tables import history
 from scheduler.store.upkeep import retention
 from scheduler.store.worker.claims import Ending, Refused
-from workers.tables import publication
+from workers.tables import access
 
 VIEW = ViewVersion.model_validate(
     {"schema-id": 0, "default-namespace": ["sales"], "representations": [{"type": "sql", "sql": "select 1", "dialect": "spark"}]}
@@ -139,9 +139,9 @@ def test_files_that_a_publication_leaves_behind_are_deleted_and_no_others(lake: 
         catalog.rename_table(f"sales.named{number}", f"sales.other{number}")
     for claim, _ in tries:
         ending = Ending(TaskState.SUCCESS, tables="lake")
-        assert publication.repeated(
+        assert access.repeated(
             lambda claim=claim, ending=ending: scenario.follower.report(claim, ending),
-            lambda error, claim=claim: publication.move(scenario.settings, scenario.hot, claim, error),
+            lambda error, claim=claim: access.move(scenario.settings, scenario.hot, claim, error),
         ).is_stored
         again = scenario.follower.report(claim, ending)
         assert isinstance(again, Refused) and again.is_stored, "a repeated report publishes nothing"

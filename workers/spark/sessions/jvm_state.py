@@ -29,7 +29,7 @@ class State:
         self._listeners = self._identities()
         self._hadoop = context.hadoopConfiguration().getPropsWithPrefix("")
         self._file_systems = warm.classes.java.util.HashSet(_cached_file_systems(warm))
-        self._folders = self._working_folders()
+        self._folders = [(file_system, file_system.getWorkingDirectory()) for file_system in self._file_systems]
         self._lasting = self._read_lasting()
 
     def restore(self) -> None:
@@ -118,9 +118,6 @@ class State:
             if key.startswith("fs."):
                 maps.put(key.removeprefix("fs."), self._hadoop[key])
         return maps
-
-    def _working_folders(self) -> list[tuple[Any, Any]]:
-        return [(file_system, file_system.getWorkingDirectory()) for file_system in self._file_systems]
 
     def _restore_hadoop(self, hadoop: Any) -> None:
         """Restore the Hadoop configuration. The JVM compares it, since there are a thousand keys and each call is a round trip."""

@@ -22,7 +22,7 @@ from scheduler.store.worker import table_tries
 from scheduler.store.worker.claims import Claim, Ending, Refused
 from scheduler.store.worker.hot_path import HotPath
 from scheduler.store.worker.table_tries import TablesChangedError
-from workers.tables import publication
+from workers.tables import access
 from workers.task.follow import Follower
 
 WRITES = int(os.environ.get("TABLES_WRITES", "40"))
@@ -69,9 +69,9 @@ class Writer(threading.Thread):
             table = catalog.load_table(f"sales.{name}")
             table.overwrite(rows(write.number)) if write.overwrites else table.append(rows(write.number))
         try:
-            answer = publication.repeated(
+            answer = access.repeated(
                 lambda: self._follower.report(claim, Ending(TaskState.SUCCESS, tables="lake")),
-                lambda error: publication.move(self._lake.scenario.settings, self._hot, claim, error),
+                lambda error: access.move(self._lake.scenario.settings, self._hot, claim, error),
             )
         except TablesChangedError:
             self.conflicts += 1
