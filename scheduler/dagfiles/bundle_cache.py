@@ -1,4 +1,8 @@
-"""The bundle versions on this machine: read-only folders below `<PACELINE_HOME>/bundles`, by digest, which its processes share."""
+"""The bundle versions on this machine: read-only folders below `<PACELINE_HOME>/bundles`, by digest, which its processes share.
+
+A version of the DAGs folder is in a folder of the same name, with links to what is beside the DAGs folder on this machine, such as
+`../include`: only the DAGs folder is versioned, and its files find the rest where they expect it.
+"""
 
 import contextlib
 import hashlib
@@ -14,13 +18,17 @@ from scheduler.dagfiles.shared_folders import SharedFolders
 from scheduler.settings import Settings
 from scheduler.store.dags import blobs, bundles
 from scheduler.store.dags.blobs import Packed
-from scheduler.store.dags.bundles import BundleFile, Entry
+from scheduler.store.dags.bundles import DAGS_FOLDER, BundleFile, Entry, Identity
 from scheduler.store.db.rows import EngineReader, Reader
 
 log = logging.getLogger("paceline.bundles")
 
 #: How many files are read from the store at once.
 BATCH = 64
+#: Separates the digest of a version of the DAGs folder, in the name of its folder, from the name of the DAGs folder.
+NESTED = "+"
+#: The most links that a version gets.
+MOST_LINKS = 500
 #: How many of the versions that were needed last are searched for files of a new version.
 NEIGHBORS = 3
 
@@ -28,8 +36,8 @@ NEIGHBORS = 3
 class Contents(Protocol):
     """The store of bundle versions."""
 
-    def digest(self, version_id: int) -> str:
-        """The digest of a version. NotFoundError if there is no such version."""
+    def identity(self, version_id: int) -> Identity:
+        """The bundle and the digest of a version. NotFoundError if there is no such version."""
 
     def tree(self, version_id: int) -> Sequence[Entry]:
         """The files of a version."""
@@ -51,8 +59,9 @@ class StoredContents:
         """Those of a process with an engine. `run` runs a function in a transaction, as `transact` does."""
         return cls(lambda work: run(lambda connection: work(EngineReader(connection))), settings.bundles.code_url)
 
-    def digest(self, version_id: int) -> str:
-        return str(self.ask(lambda reader: bundles.digest(reader, version_id)))
+    def identity(self, version_id: int) -> Identity:
+        found: Identity = self.ask(lambda reader: bundles.identity(reader, version_id))
+        return found
 
     def tree(self, version_id: int) -> Sequence[Entry]:
         found: Sequence[Entry] = self.ask(lambda reader: bundles.tree(reader, version_id))
@@ -83,17 +92,19 @@ class BundleCache:
     Any number of processes may share `folder`. Threads may not share one BundleCache.
     """
 
-    def __init__(self, folder: Path, contents: Contents, *, keep: int) -> None:
+    def __init__(self, folder: Path, contents: Contents, *, keep: int, dags_folder: Path | None = None) -> None:
         """The `keep` versions that were needed last stay on the machine, and those in use."""
+        #: The DAGs folder of this machine, if it has one.
+        self.dags_folder = dags_folder if dags_folder is not None and dags_folder.is_dir() else None
         self._folders = SharedFolders(folder, keep=keep, removed=_log_removal)
         self._contents = contents
-        #: By version: its digest, and the descriptor of its lock file, which keeps the folder.
+        #: By version: its name in the cache, and the descriptor of its lock file, which keeps the folder.
         self._used: dict[int, tuple[str, int]] = {}
 
     @classmethod
     def of(cls, settings: Settings, contents: Contents) -> "BundleCache":
         """The cache of this machine."""
-        return cls(settings.bundles_folder, contents, keep=settings.bundles.keep_versions)
+        return cls(settings.bundles_folder, contents, keep=settings.bundles.keep_versions, dags_folder=settings.dags_folder)
 
     def path(self, version_id: int) -> Path:
         """The folder of a version, which stays until `release`, or until this process and those that it forked have ended.
@@ -102,10 +113,12 @@ class BundleCache:
         """
         used = self._used.get(version_id)
         if used is None:
-            digest = self._contents.digest(version_id)
-            lock = self._folders.hold(digest, lambda folder: self._make(version_id, digest, folder))
-            used = self._used[version_id] = digest, lock
-        return self._folders.path(used[0])
+            found = self._contents.identity(version_id)
+            nested = self.dags_folder is not None and found.bundle == DAGS_FOLDER
+            name = f"{found.digest}{NESTED}{self.dags_folder.name}" if nested and self.dags_folder is not None else found.digest
+            lock = self._folders.hold(name, lambda folder: self._make(version_id, found.digest, folder / _inner(name)))
+            used = self._used[version_id] = name, lock
+        return self._files_of(used[0])
 
     def release(self, version_id: int) -> None:
         """Do not use the folder of a version any more."""
@@ -113,19 +126,29 @@ class BundleCache:
         if lock is not None:
             os.close(lock)
 
+    def beside(self, folder: Path) -> tuple[Path, Path] | None:
+        """For a version with links beside it: where they are, and the folder to whose files they lead."""
+        is_nested = self.dags_folder is not None and NESTED in folder.parent.name
+        return (folder.parent, self.dags_folder.parent) if is_nested and self.dags_folder is not None else None
+
+    def _files_of(self, name: str) -> Path:
+        return self._folders.path(name) / _inner(name)
+
     def _make(self, version_id: int, digest: str, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
         files = self._contents.tree(version_id)
         if bundles.digest_of(files) != digest:
             raise PacelineError(
                 f"The stored list of files of bundle version {version_id} is not what was deployed: its digest is not {digest}."
                 " Deploy the bundle again, and find out who changed the table bundle_path."
             )
-        self._fetch(version_id, folder, self._copy(folder, files, self._neighbors(digest)))
+        self._fetch(
+            version_id, folder, self._copy(folder, files, [self._files_of(one) for one in self._folders.names()[:NEIGHBORS]])
+        )
         for below, _, _ in os.walk(folder, topdown=False):
             Path(below).chmod(0o555)
-
-    def _neighbors(self, digest: str) -> list[Path]:
-        return [self._folders.path(name) for name in self._folders.names()[:NEIGHBORS] if name != digest]
+        if (beside := self.beside(folder)) is not None:
+            _link(*beside, but=folder.name)
 
     def _copy(self, target: Path, files: Sequence[Entry], neighbors: Sequence[Path]) -> dict[str, list[Entry]]:
         """Copy equal files from these versions. Returns the others, by digest.
@@ -159,6 +182,20 @@ class BundleCache:
             raise PacelineError(
                 f"The store lacks {len(left)} file(s) of bundle version {version_id}, such as {first}: deploy the bundle again."
             )
+
+
+def _inner(name: str) -> str:
+    """The folder of the files of a version inside its folder of the cache; the empty string if they are in it themselves."""
+    return name.partition(NESTED)[2]
+
+
+def _link(folder: Path, parent: Path, *, but: str) -> None:
+    """Link to what is beside the DAGs folder now. Of a folder with very many entries, none is code of the DAGs."""
+    with contextlib.suppress(OSError):
+        names = [name for name in os.listdir(parent) if name != but]  # noqa: PTH208 - names of any bytes
+        for name in names if len(names) <= MOST_LINKS else ():
+            (folder / name).symlink_to(parent / name)
+        folder.chmod(0o555)
 
 
 def _log_removal(digest: str) -> None:

@@ -52,9 +52,15 @@ class LoadedFiles:
     Not thread-safe: loading changes sys.modules.
     """
 
-    def __init__(self, folder: Path, *, is_fixed: bool = False) -> None:
-        """`is_fixed`: the files of the folder never change, as those of a bundle version. Only data from elsewhere may."""
+    def __init__(self, folder: Path, *, is_fixed: bool = False, beside: tuple[Path, Path] | None = None) -> None:
+        """`is_fixed`: the files of the folder never change, as those of a bundle version. Only data from elsewhere may.
+
+        `beside`, of a version of the DAGs folder: the folder around it, and the one around the DAGs folder, whose place on the
+        path of Python it takes, so that `import dags.lib` imports the version.
+        """
         self._folder = folder
+        self._beside = beside
+        self._took_place = False
         self._fixed = f"{folder}/" if is_fixed else None
         self._files: dict[str, Loaded] = {}
         self._outside = frozenset[str]()
@@ -112,6 +118,12 @@ class LoadedFiles:
         sys.path[:] = loaded.path
         return loaded
 
+    def restore_path(self) -> None:
+        """Give the folder around the DAGs folder its place on the path of Python back."""
+        if self._beside is not None and self._took_place:
+            _exchange(*self._beside)
+            self._took_place = False
+
     def _note_modules(self, loaded: "Loaded") -> None:
         """Add the modules that a task has imported since the file was loaded."""
         self._known_modules = len(sys.modules)
@@ -137,6 +149,9 @@ class LoadedFiles:
         if before is None:
             raise NotFoundError(f"The DAG file {path} is gone; put it back, or clear the runs of its DAGs.")
         known = set(sys.modules)
+        if self._beside is not None and str(self._beside[1]) in sys.path:
+            _exchange(*reversed(self._beside))
+            self._took_place = True
         try:
             with recorded() as inputs:
                 dags = load(self._folder, file)
@@ -183,6 +198,10 @@ def _is_of_author(module: ModuleType) -> bool:
     if not isinstance(place, str) or module.__name__.startswith((MODULE_PREFIX, "paceline.", "scheduler.", "workers.")):
         return False
     return not os.path.realpath(place).startswith(CODE)
+
+
+def _exchange(old: Path, new: Path) -> None:
+    sys.path[:] = [str(new) if place == str(old) else place for place in sys.path]
 
 
 _recorders: list["Inputs"] = []

@@ -50,7 +50,8 @@ class LoadedVersions:
         if following is None:
             assert self._cache is not None and version is not None, "the store has bundle versions"
             folder = self._cache.path(version)
-            following = _Version(folder, LoadedFiles(folder, is_fixed=True))
+            beside = self._cache.beside(folder)
+            following = _Version(folder, LoadedFiles(folder, is_fixed=True, beside=beside), beside=beside)
         else:
             del self._others[version]
         try:
@@ -85,16 +86,23 @@ class _Version:
     files: LoadedFiles
     modules: dict[str, ModuleType] = field(default_factory=dict)
     path: list[str] = field(default_factory=list)
+    #: As for LoadedFiles.
+    beside: tuple[Path, Path] | None = None
+
+    @property
+    def root(self) -> Path:
+        """The folder whose modules belong to it."""
+        return self.folder if self.beside is None else self.beside[0]
 
     def has(self, place: str) -> bool:
         """Whether a path is its folder, or below it."""
-        return place == str(self.folder) or place.startswith(f"{self.folder}/")
+        return place == str(self.root) or place.startswith(f"{self.root}/")
 
     def leave(self) -> None:
         """Take its modules out of sys.modules, and its folders out of sys.path. It may be repeated, as `enter` may."""
         names = list(sys.modules)
         # Names have the order in which they came.
-        self.modules |= are_below(self.folder, names[names.index(MARK) :] if MARK in sys.modules else names)
+        self.modules |= are_below(self.root, names[names.index(MARK) :] if MARK in sys.modules else names)
         for name in self.modules:
             sys.modules.pop(name, None)
         for name, module in self.modules.items():
@@ -102,6 +110,7 @@ class _Version:
             parent, _, own = name.rpartition(".")
             if getattr(sys.modules.get(parent), own, None) is module:
                 delattr(sys.modules[parent], own)
+        self.files.restore_path()
         self.path += [place for place in sys.path if self.has(place) and place not in self.path]
         sys.path[:] = [place for place in sys.path if not self.has(place)]
 

@@ -28,9 +28,11 @@ class Published:
     """Versions by ID, from 1, and what was read of them."""
 
     def __init__(
-        self, *versions: Mapping[str, str | bytes], executable: Collection[str] = (), before_blobs: Callable[[], object] = bool
-    ) -> None:
+        self, *versions: Mapping[str, str | bytes], executable: Collection[str] = (), before_blobs: Callable[[], object] = bool,
+        bundle: str = "sales",
+    ) -> None:  # fmt: skip
         """`before_blobs` is called before each answer with contents."""
+        self.bundle = bundle
         self.trees: list[list[Entry]] = []
         self.content: dict[str, bytes] = {}
         self.read: list[str] = []
@@ -49,6 +51,9 @@ class Published:
         self.trees.append(entries)
         return len(self.trees)
 
+    def identity(self, version_id: int) -> bundles.Identity:
+        return bundles.Identity(self.bundle, self.digest(version_id))
+
     def digest(self, version_id: int) -> str:
         return digest_of(self.tree(version_id))
 
@@ -63,9 +68,9 @@ class Published:
                 yield sha256, self.content[sha256]
 
 
-def cache_of(published: Published, folder: Path, *, keep: int = 20) -> BundleCache:
+def cache_of(published: Published, folder: Path, *, keep: int = 20, dags_folder: Path | None = None) -> BundleCache:
     """The cache of one process."""
-    return BundleCache(folder, published, keep=keep)
+    return BundleCache(folder, published, keep=keep, dags_folder=dags_folder)
 
 
 def versions_in(folder: Path) -> set[str]:

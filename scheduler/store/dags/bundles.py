@@ -25,6 +25,14 @@ DAGS_FOLDER = "dags-folder"
 
 
 @dataclass(frozen=True, slots=True)
+class Identity:
+    """What a version is: its bundle, and the digest of its files."""
+
+    bundle: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class FolderDag:
     """The newest version of a DAG of the DAGs folder, and when its file was parsed, in seconds since 1970."""
 
@@ -219,12 +227,13 @@ def tree(reader: Reader, version_id: int) -> list[Entry]:
     )
 
 
-def digest(reader: Reader, version_id: int) -> str:
-    """The digest of a version. NotFoundError."""
-    found = reader.value("select encode(digest, 'hex') from bundle_version where id = %s", (version_id,))
-    if found is None:
+def identity(reader: Reader, version_id: int) -> Identity:
+    """The bundle and the digest of a version. NotFoundError."""
+    statement = "select bundle, encode(digest, 'hex') as digest from bundle_version where id = %s"
+    found = reader.objects(Identity, statement, (version_id,))
+    if not found:
         raise NotFoundError(f"The bundle version {version_id} was deleted: clear its runs with the newest version, or mark them.")
-    return str(found)
+    return found[0]
 
 
 def packed_file(reader: Reader, version_id: int, path: str) -> Packed | None:

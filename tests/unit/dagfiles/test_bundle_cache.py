@@ -9,6 +9,7 @@ from support.bundles import Published, cache_of, files_in, versions_in
 
 from paceline.exceptions import PacelineError
 from scheduler.dagfiles import shared_folders
+from scheduler.store.dags.bundles import Identity
 
 FIRST = {"d.py": "A = 1", "lib.py": "B = 1", "data/names.csv": "a,b", "run.sh": "#!/bin/sh"}
 
@@ -85,8 +86,8 @@ def test_a_missing_content_is_named(tmp_path: Path) -> None:
 class _Tampered(Published):
     """A store in which somebody has replaced a file of a version by another one that is stored."""
 
-    def digest(self, version_id: int) -> str:
-        return super().digest(1)
+    def identity(self, version_id: int) -> Identity:
+        return super().identity(1)
 
 
 def test_a_list_of_files_that_is_not_the_published_one_is_refused(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 import pickle
 import sys
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
 import pytest
-from support.bundles import Published, cache_of
+from support.bundles import Published, cache_of, versions_in
 
 from scheduler.dagfiles import loaded_versions
 from scheduler.dagfiles.bundle_cache import BundleCache
@@ -111,6 +112,43 @@ def test_the_dags_folder_of_a_version_is_its_own(tmp_path: Path, monkeypatch: py
 
     first, second = (str(tmp_path / "bundles" / published.digest(version)) for version in (1, 2))
     assert found == [first, second, str(tmp_path / "local"), first]
+
+
+def test_a_version_of_the_dags_folder_finds_what_is_beside_that_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the DAGs folder is versioned. Its parent may be on the path of Python: then `dags` is the version, too."""
+    project = tmp_path / "project"
+    body = """
+    import sys
+    from pathlib import Path
+    from dags.lib import VALUE
+    from include.steps import STEP
+    around = Path(__file__).parent.parent
+    return VALUE, STEP, (around / "config.txt").read_text(), sorted(one.name for one in around.iterdir())
+    """
+    source = one_task(textwrap.dedent(body).strip(), "import include.steps")
+    for name, text in {"dags/lib.py": "VALUE = 'now'", "include/steps.py": "STEP = 1", "config.txt": "live"}.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text)
+    monkeypatch.syspath_prepend(str(project))
+    published = Published(*({"d.py": source, "lib.py": f"VALUE = {n}"} for n in (0, 1)), bundle="dags-folder")
+    cache = cache_of(published, tmp_path / "bundles", dags_folder=project / "dags")
+    loaded = LoadedVersions(project / "dags", cache)
+    around = ["config.txt", "dags", "include"]
+
+    assert [call(loaded, version) for version in (1, 2, 1)] == [(n, 1, "live", around) for n in (0, 1, 0)]
+    assert str(project) in sys.path and not [place for place in sys.path if "bundles" in place]
+    assert not (cache.path(1).parent.stat().st_mode | cache.path(1).stat().st_mode) & 0o222
+
+    # A file beside the folder is loaded again after a change, as it is without versions.
+    (project / "include/steps.py").write_text("STEP = 22")
+    assert call(loaded, 1) == (0, 22, "live", around)
+    loaded.of(None)
+    assert not sys.modules.keys() & {"dags.lib", "include.steps"}
+
+    # A machine without the folder has the version alone.
+    other = cache_of(published, tmp_path / "other", dags_folder=tmp_path / "gone/dags")
+    assert sorted(one.name for one in other.path(1).iterdir()) == ["d.py", "lib.py"]
+    assert versions_in(tmp_path / "other") == {published.digest(1)}
 
 
 def test_a_module_keeps_its_state_and_identity(tmp_path: Path) -> None:
