@@ -97,6 +97,7 @@ def test_filters_that_nothing_matches_are_removed(page: Page, installation: Inst
         if name != "task":
             expect(page.locator("tbody tr").first).to_be_visible()
     installation.cli("connections", "delete", "shelf", "--yes")
+    installation.cli("variables", "delete", "region", "--yes")
 
 
 def test_empty_pages_have_the_next_step(page: Page) -> None:

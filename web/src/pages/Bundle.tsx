@@ -40,7 +40,7 @@ export default function Bundle({ params }: { params: Record<string, string> }) {
   const version = page?.bundle_versions.find((one) => one.version_number === shown)
   return (
     <>
-      <Head title={name} crumbs={[{ text: s.title, href: href('/bundles') }]}>{!mayDeploy(name) && <ViewOnly text={t.rights.lookBundle(name)} />}</Head>
+      <Head title={name} crumbs={[{ text: s.title, href: href('/bundles') }]}>{name !== DAGS_FOLDER && !mayDeploy(name) && <ViewOnly text={t.rights.lookBundle(name)} />}</Head>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
       <List label={s.versions} columns={columns} rows={page?.bundle_versions} failed={live.error.value !== null} rowKey={(one) => String(one.version_number)} total={page?.total_entries} size={SIZE} empty={<Empty title={s.none} />} />
       {back !== null && <RollBack bundle={name} version={back} onClose={() => setBack(null)} onDone={live.refresh} />}

@@ -6,10 +6,11 @@ import { t } from '../strings'
 import { RunList } from './runList'
 
 export default function Runs() {
+  const operator = mayAnywhere('operator')
   return (
     <>
-      <Head title={t.runsList.title}>{!mayAnywhere('operator') && <ViewOnly text={t.rights.lookAny} />}</Head>
-      <RunList dagId={null} />
+      <Head title={t.runsList.title}>{!operator && <ViewOnly text={t.rights.lookAny} />}</Head>
+      <RunList dagId={null} operator={operator} />
     </>
   )
 }

@@ -14,7 +14,6 @@ import { attempt, confirm, toast } from '../parts/overlay'
 import { State } from '../parts/State'
 import { Trigger } from '../parts/Trigger'
 import { href, query, setQuery, to } from '../shell/router'
-import { mayAnywhere } from '../shell/session'
 import { RUN_STATES, color, label } from '../states'
 import { t } from '../strings'
 
@@ -34,7 +33,8 @@ function bounds(from: string | null, until: string | null): { run_after_gte?: st
   return { ...(first ? { run_after_gte: first } : {}), ...(end ? { run_after_lt: end } : {}) }
 }
 
-export function RunList({ dagId }: { dagId: string | null }) {
+/** `operator`: whether the account may change the runs. */
+export function RunList({ dagId, operator }: { dagId: string | null; operator: boolean }) {
   const [selection, select] = useState<Selection>(NOTHING)
   const [wanted, want] = useState<Wanted | null>(null)
   const [triggered, trigger] = useState(false)
@@ -126,7 +126,7 @@ export function RunList({ dagId }: { dagId: string | null }) {
         {endedFrom && <Button icon="close" onClick={() => setQuery({ ended_from: null, ended_until: null, offset: null })}>{t.runsList.ended(shortMoment(endedFrom), endedUntil && shortMoment(endedUntil))}</Button>}
       </div>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
-      {mayAnywhere('operator') && (
+      {operator && (
         <Bulk selection={selection} total={page?.total_entries} onSelect={select}>
           <Button icon="clear" onClick={() => void ask('clear', t.run.clearFailed, ['failed', 'upstream_failed'])}>{t.run.clearFailed}</Button>
           <Button icon="clear" onClick={() => void ask('clear', t.run.clear)}>{t.run.clear}</Button>
@@ -146,14 +146,14 @@ export function RunList({ dagId }: { dagId: string | null }) {
         total={page?.total_entries}
         size={SIZE}
         order={order}
-        {...(mayAnywhere('operator') ? { selection, onSelect: select } : {})}
+        {...(operator ? { selection, onSelect: select } : {})}
         empty={
           isFiltered ? (
             <NothingFits title={t.runsList.none} filters={FILTERS} />
           ) : (
             <Empty title={t.runsList.noRuns}>
               <p>{t.runsList.noneText}</p>
-              {dagId ? mayAnywhere('operator') && <Button kind="first" icon="play" onClick={() => trigger(true)}>{t.dags.trigger}</Button> : <a class="button" href={href('/dags')}>{t.tour.dags}</a>}
+              {dagId ? operator && <Button kind="first" icon="play" onClick={() => trigger(true)}>{t.dags.trigger}</Button> : <a class="button" href={href('/dags')}>{t.tour.dags}</a>}
             </Empty>
           )
         }

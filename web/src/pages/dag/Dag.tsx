@@ -24,8 +24,8 @@ import { DetailsTab, RunDetails } from './Details'
 import { GanttTab } from './Gantt'
 import { GraphTab } from './GraphTab'
 import { GridTab } from './GridTab'
-import { RunsTab } from './RunsTab'
 import { Lazy } from '../../parts/Lazy'
+import { RunList } from '../runList'
 import { TasksTab } from './TasksTab'
 
 const TABS = ['grid', 'graph', 'runs', 'durations', 'calendar', 'source', 'docs', 'details'] as const
@@ -48,11 +48,11 @@ export default function Dag({ params }: { params: Record<string, string> }) {
   const dag = live.data.value
   const crumbs = [{ text: t.dags.title, href: href('/dags') }]
   if (!dag) return live.error.value ? <><Head title={dagId} crumbs={crumbs} /><Empty title={live.error.value} /></> : <Head title={dagId} crumbs={crumbs} />
-  const dialog = triggering && <Trigger dagId={dagId} initial={triggering.conf} onClose={() => setTriggering(null)} onDone={(id) => runId && go(to('dags', dagId, 'runs', id))} />
+  const operator = may('operator', dag.tags.map((tag) => tag.name))
+  const dialog = triggering && operator && <Trigger dagId={dagId} initial={triggering.conf} onClose={() => setTriggering(null)} onDone={(id) => runId && go(to('dags', dagId, 'runs', id))} />
   if (runId !== undefined) return <>{<Run key={runId} dag={dag} runId={runId} tab={params['tab']} onTrigger={setTriggering} />}{dialog}</>
 
   const tab = params['tab'] ?? 'grid'
-  const operator = may('operator', dag.tags.map((tag) => tag.name))
   const onTrigger = operator ? () => setTriggering({}) : null
   const pause = (paused: boolean) => {
     live.patch((old) => ({ ...old, is_paused: paused }))
@@ -93,7 +93,7 @@ export default function Dag({ params }: { params: Record<string, string> }) {
       </nav>
       {tab === 'grid' && <GridTab key={dagId} dagId={dagId} onTrigger={onTrigger} />}
       {tab === 'graph' && <GraphTab key={dagId} dagId={dagId} runId={null} />}
-      {tab === 'runs' && <RunsTab dagId={dagId} />}
+      {tab === 'runs' && <RunList dagId={dagId} operator={operator} />}
       {tab === 'durations' && <Lazy key={`d${dagId}`} load={() => import('./Durations')} props={{ dagId, onTrigger }} />}
       {tab === 'calendar' && <Lazy key={`c${dagId}`} load={() => import('./Calendar')} props={{ dagId }} />}
       {tab === 'source' && <Lazy key={`s${dagId}`} load={() => import('./Source')} props={{ dagId }} />}
@@ -195,7 +195,7 @@ function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: st
       {tab === 'callbacks' && <Callbacks of={`${dagId} ${runId}`} topic={`dag:${dagId}`} read={() => api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/callbackLog', { params: { path: params.params.path, query: { limit: 5000 } } })} />}
       {tab === 'details' && <RunDetails run={run} why={why.data.value ?? null} onNote={operator ? () => setNoting(true) : null} />}
       {noting && <NoteForm note={run.note} save={note} onClose={() => setNoting(false)} />}
-      {clearing && <ClearRun dagId={dagId} runId={runId} onlyFailed={clearing.onlyFailed} onClose={() => setClearing(null)} onDone={() => void live.refresh()} />}
+      {clearing && operator && <ClearRun dagId={dagId} runId={runId} onlyFailed={clearing.onlyFailed} onClose={() => setClearing(null)} onDone={() => void live.refresh()} />}
     </>
   )
 }
