@@ -19,8 +19,6 @@ from scheduler.catalog import files
 from scheduler.catalog.errors import CatalogError, CommitFailedError, NoSuchTableError
 from scheduler.catalog.files import Warehouse
 
-#: The only updates of a commit that appends rows.
-APPENDING = (updates.AddSnapshotUpdate, updates.SetSnapshotRefUpdate)
 MAIN = "main"
 
 

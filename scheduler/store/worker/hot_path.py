@@ -286,8 +286,7 @@ class HotPath(WorkerConnection):
     ) -> Reported | Undecided | Refused:
         """running -> the end of the try, durably, with the moves of `plan`.
 
-        With `next_in_place`, the task instance that gets the slots may go straight to running under that dispatch ID. `is_locked`:
-        inside `locked`, which has the locks.
+        With `next_in_place`, what gets the slots may run at once under that dispatch ID. `is_locked`: inside `locked`.
         """
         if plan.peer_joins:
             return Undecided(self._waiting(claim, plan.asked))
