@@ -66,6 +66,7 @@ def test_another_version_slower_tasks_and_other_tasks_are_seen(page: Page, insta
     facts = page.locator(".compare-facts")
     expect(facts.get_by_role("link", name="1", exact=True)).to_be_visible()
     expect(facts.locator("strong").get_by_role("link", name="2", exact=True)).to_be_visible()
+    expect(facts).to_contain_text(re.compile(r"Code\s*Bundle dags-folder, version \d+\s*Bundle dags-folder, version \d+"))
     values = page.get_by_role("region", name="What differs").first
     expect(values).to_contain_text("region")
     expect(values.locator(".removed")).to_contain_text("check")

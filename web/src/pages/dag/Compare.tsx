@@ -106,7 +106,7 @@ function Bundles({ of, other }: { of: Comparison; other: DagRun }) {
   const [now, before] = [of.run.bundle_version, other.bundle_version]
   if (!now && !before) return null
   const link = (one: DagRun) => (one.bundle_version ? <a class="link" href={href(`${to('bundles', one.dag_versions.at(-1)?.bundle_name ?? '')}?version=${one.bundle_version}`)}>{t.bundles.of(one.dag_versions.at(-1)?.bundle_name ?? '', one.bundle_version)}</a> : <span class="dim">{t.none}</span>)
-  return <><span class="soft">{t.bundles.version}</span><span>{link(other)}</span>{now === before ? <span>{link(of.run)}</span> : <strong>{link(of.run)}</strong>}</>
+  return <><span class="soft">{t.bundles.title}</span><span>{link(other)}</span>{now === before ? <span>{link(of.run)}</span> : <strong>{link(of.run)}</strong>}</>
 }
 
 function Change({ line }: { line: Line }) {
