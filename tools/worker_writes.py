@@ -16,7 +16,7 @@ STORE = {f"{path.parent.name}/{path.stem}": path for path in sorted((ROOT / "sch
 #: The code that runs in workers and waiters.
 WORKER_FILES = sorted((ROOT / "workers").rglob("*.py"))
 WRITES = re.compile(r"insert into |delete from |(?<!key )(?<!for )(?<!do )update \w+ (as )?(\w+ )?set ")
-#: The statements with which a WorkerConnection connects are no writes of its methods; crashes.NOTE writes only after a crash.
+#: The statements with which a WorkerConnection connects are no writes of its methods; NOTE_CRASH_FREE writes only after a crash.
 CONNECTING = "WorkerConnection._open"
 #: These run statements of others, which stand for themselves.
 CARRIERS = {f"hot_path.WorkerConnection{one}" for one in ("", ".read", ".write", ".run", ".objects")} | {"hot_path.HotPath"}

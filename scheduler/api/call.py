@@ -40,7 +40,7 @@ LONGEST_EXTRA, DEEPEST_EXTRA = 4000, 20
 PREFIX = "/api/v2"
 T = TypeVar("T")
 #: Seconds for which an answer is shared, and the answers that are kept.
-SHARED_S, MOST = 5.0, 200
+SHARED_S, MOST_ANSWERS = 5.0, 200
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class Kept:
                 answer = Future()
                 self._answers.pop(key, None)
                 self._answers[key] = (now, answer)
-                if len(self._answers) > MOST:
+                if len(self._answers) > MOST_ANSWERS:
                     del self._answers[next(iter(self._answers))]
         if is_mine:
             try:

@@ -21,7 +21,7 @@ class Facts:
     """The inputs of the decisions besides the states of the run."""
 
     branched: tuple[Branched, ...] = ()
-    #: Why a task still waits for the previous run, by task number. See deciding/past.
+    #: Why a task still waits for the previous run, by task number. See rules.past_waits.
     past: Mapping[int, str] = field(default_factory=dict)
 
 

@@ -10,7 +10,7 @@ from scheduler.deciding.limits import Place, own_limits, reached
 #: Seconds of work that may wait in a queue, so that few iterations can supply short tasks. An urgent task waits at most this long.
 AHEAD_S = 0.2
 #: The largest window, as a multiple of the setting, so that the lists in Redis stay short enough to be read.
-MOST = 16
+LARGEST_WINDOW = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class PrefetchWindow:
         passed_s = at_s - self._at_s
         if passed_s <= 0:
             return
-        most = MOST * self._least
+        most = LARGEST_WINDOW * self._least
         for queue, left in self._left.items():
             pace = max(0, left - held.get(queue, 0)) / passed_s
             self._of[queue] = int(max(self._least, min(pace * AHEAD_S, 2 * self.of(queue), most)))

@@ -95,7 +95,7 @@ class Situation(Contention):
     expands_over: tuple[Counted, ...] | None = None
     #: Of a task in a loop, after the first iteration: the gate that ends the iteration before.
     loop_gate: Counted | None = None
-    #: The task instances that it waits for in the previous run, see deciding/past.
+    #: The task instances that it waits for in the previous run, see rules.past_waits.
     past: str | None = None
     deferral: DeferralFacts | None = None
     #: Its instances by state, if the question is about the whole task.

@@ -103,7 +103,6 @@ ELSEWHERE = (
     "dags/current.",
     "dags/bundles.",
     "dags/blobs.",
-    "dags/bundle_sources.",
     "dags/bundle_versions.",
     "dags/dags.reparse",
     "db/migrate.",

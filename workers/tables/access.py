@@ -28,7 +28,7 @@ OFF = "There are no tables: set tables.warehouse, and install paceline[tables]."
 ELSEWHERE = "This process has no catalog of tables: use it in a task that runs on a worker."
 R = TypeVar("R")
 #: How often a report is repeated because others were faster each time. At least one other task succeeds each time.
-MOST = 1000
+MOST_REPEATS = 1000
 
 
 def serve_at(uri: str) -> None:
@@ -81,7 +81,7 @@ def publishes(claim: Claim, ask: Callable[[], bool]) -> bool:
 
 def repeated(report: Callable[[], R], move: Callable[[TablesChangedError], None]) -> R:
     """Return `report()`, repeated after `move` while others are faster. TablesChangedError if what was written cannot be moved."""
-    for _ in range(MOST):
+    for _ in range(MOST_REPEATS):
         try:
             return report()
         except TablesChangedError as error:

@@ -71,7 +71,7 @@ def get_workers(api: Api) -> dict[str, Any]:
     """List workers that have not stopped, with the task instances that each one runs."""
     found = _processes(api, "worker")
     tasks = api.read(operations.running, [row["id"] for row in found])
-    return {"workers": [row | {"tasks": tasks.get(row["id"], [])[: operations.MOST]} for row in found]}
+    return {"workers": [row | {"tasks": tasks.get(row["id"], [])[: operations.MOST_LISTED]} for row in found]}
 
 
 @router.post("/workers/{worker:path}/drain", OPERATOR, response_model=models.WorkerList, status_code=202)

@@ -11,15 +11,14 @@ are read is then either listed as open or visible to the next statement. A chang
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
 
 from sqlalchemy import Connection
 
 from paceline.states import HOLDS_SLOTS
 from scheduler.store.db import rows
 from scheduler.store.db.clock import OPEN_TRANSACTIONS
+from scheduler.store.read.listing import Row
 
-Row = dict[str, Any]
 #: A transaction that stays open for longer is not waited for.
 LONGEST = timedelta(minutes=1)
 #: The moment, before the open transactions are read; transactions that write; what shows that a DAG, a pool or an import error

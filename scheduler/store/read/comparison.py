@@ -8,8 +8,8 @@ from sqlalchemy import Connection
 from paceline.states import RUN_FINISHED
 from scheduler.store.db import rows
 from scheduler.store.read import bundles, dags
+from scheduler.store.read.listing import Row
 
-Row = dict[str, Any]
 #: XComs that differ in one answer, and the characters of each value.
 MOST_XCOMS, LONGEST_VALUE = 200, 600
 #: Runs that one can be compared with in one answer.

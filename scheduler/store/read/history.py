@@ -7,7 +7,6 @@ from the events too. The limits are those of now.
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 from sqlalchemy import Connection
 
@@ -19,9 +18,9 @@ from scheduler.settings import Settings
 from scheduler.store.db import rows
 from scheduler.store.queueing.limits import INSTANCES, MOST_RUNS, SHARES_RUNS, allowed, counted
 from scheduler.store.read import reads
+from scheduler.store.read.listing import Row
 from scheduler.store.read.why import LIMITS, Reader, named_holders
 
-Row = dict[str, Any]
 #: For a current dispatch, the steps are only in the row of the task instance. An event is written at the end of the statement that
 #: also queues and starts the next tasks, so the time of the last end is that in its row, which is before theirs.
 EVENTS = """

@@ -1,7 +1,6 @@
 """The state of the whole installation: runs, waiting task instances with their reasons, and deadlines."""
 
 from collections.abc import Collection
-from typing import Any
 
 from sqlalchemy import Connection
 
@@ -14,10 +13,9 @@ from scheduler.store.db import rows
 from scheduler.store.queueing import pools
 from scheduler.store.queueing.limits import MOST_RUNS, SHARES_RUNS
 from scheduler.store.read import overview
-from scheduler.store.read.listing import Filters
+from scheduler.store.read.listing import Filters, Row
 from scheduler.store.read.requests import REQUEST, RESPONSE
 
-Row = dict[str, Any]
 #: Rows of each list.
 MOST = 20
 #: Pools and queues with waiting task instances.

@@ -1,13 +1,10 @@
 """What a part of a name leads to: DAGs, tasks, runs, connections and variables."""
 
-from typing import Any
-
 from sqlalchemy import Connection
 
 from scheduler.store.db import rows
-from scheduler.store.read.listing import Filters
+from scheduler.store.read.listing import Filters, Row
 
-Row = dict[str, Any]
 #: Entries of each kind, and the newest runs that are searched.
 MOST, MOST_RUNS = 8, 20_000
 

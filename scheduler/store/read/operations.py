@@ -30,7 +30,7 @@ JOB_STATES = {"success": "p.stopped_at is not null", "running": ALIVE, "failed":
 #: For the timeout `k.silent` of a kind of processes.
 ALIVE_OF_KIND = alive("k.silent")
 #: Task instances listed for a pool or a worker.
-MOST = 200
+MOST_LISTED = 200
 HELD = """
     r.dag_id, r.run_id, t.task_id, t.map_index, t.state, t.try_number, t.scheduled_at, t.queued_at, t.started_at, t.pool,
     t.pool_slots, t.worker
@@ -88,14 +88,14 @@ def line(connection: Connection, pool: str) -> Row:
     holders = rows.dicts(
         connection.exec_driver_sql(
             f"select {HELD} from pool p join task_instance t on t.pool = p.name join dag_run r on r.id = t.dag_run_id"
-            f" where p.name = %s and {IN_POOL} order by t.queued_at limit {MOST}",
+            f" where p.name = %s and {IN_POOL} order by t.queued_at limit {MOST_LISTED}",
             (pool,),
         )
     )
     waiting = rows.dicts(
         connection.exec_driver_sql(
             f"select {HELD} from task_instance t join dag_run r on r.id = t.dag_run_id"
-            f" where t.pool = %s and {WAITS} order by t.rank desc, t.id limit {MOST}",
+            f" where t.pool = %s and {WAITS} order by t.rank desc, t.id limit {MOST_LISTED}",
             (pool,),
         )
     )

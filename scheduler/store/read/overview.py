@@ -1,14 +1,12 @@
 """Queries on the whole installation: live processes, backlogs of queues, and task instances that can never run."""
 
-from typing import Any
-
 from sqlalchemy import Connection
 
 from paceline.states import HOLDS_SLOTS, OPEN, RUN_UNFINISHED, STARTED, WAITS_FOR_WORKER, States, TaskState
 from scheduler.store.db import rows
 from scheduler.store.db.clock import LIVE_WORKER, SILENT
+from scheduler.store.read.listing import Row
 
-Row = dict[str, Any]
 #: A task instance in one of these uses its queue, now or soon.
 LOADS_QUEUE = States(WAITS_FOR_WORKER | {TaskState.RUNNING})
 #: A task instance in one of these or in NONE needs slots of its pool, or has them.

@@ -14,9 +14,8 @@ from scheduler.serialized.dag import SerializedDag
 from scheduler.store.dags import schedules
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import rows
-from scheduler.store.read.listing import Entries, Filters, Listing, Page
+from scheduler.store.read.listing import Entries, Filters, Listing, Page, Row
 
-Row = dict[str, Any]
 #: A mapped task with more instances has one bar for all of them.
 MOST_BARS = 100
 #: Earlier tries of an instance that have bars: the newest ones.

@@ -6,7 +6,6 @@ Moments are aware datetimes.
 import difflib
 from collections.abc import Collection
 from datetime import UTC, datetime
-from typing import Any
 
 from sqlalchemy import Connection
 
@@ -17,8 +16,7 @@ from scheduler.serialized.dag import params_in_order
 from scheduler.serialized.tasks import complete
 from scheduler.store.db import rows
 from scheduler.store.read.instances import EXECUTED
-
-Row = dict[str, Any]
+from scheduler.store.read.listing import Row
 
 #: A task instance in one of these is shown as active: with a worker, or waiting for one again.
 SHOWN_ACTIVE = States(HOLDS_SLOTS | DELAYED)

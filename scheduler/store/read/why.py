@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
 
 from sqlalchemy import Connection
 
@@ -22,9 +21,9 @@ from scheduler.store.db.clock import ALIVE, LIVE_WORKER
 from scheduler.store.queueing.capacity import BY_AGED_RANK, BY_RANK, MAY_CONTINUE
 from scheduler.store.queueing.limits import HOLDS, IN_POOL, MOST_RUNS, SHARES_RUNS, towards
 from scheduler.store.read import dags, reads
+from scheduler.store.read.listing import Row
 from scheduler.store.runs import run_facts
 
-Row = dict[str, Any]
 #: The number of task instances in a pool that are named; the others are counted.
 NAMED = 8
 #: Those with a worker first, then those that wait for one.

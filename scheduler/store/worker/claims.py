@@ -19,7 +19,7 @@ select started_at from task_try
 #: A claim does not wait for the disk, so a crash may undo it (ADR 4). The only row of the unlogged table `crash_free` is gone after
 #: a crash of the server, of a single backend, or of the primary before a failover, because PostgreSQL empties unlogged tables when
 #: it recovers. After a clean shutdown, the row and all claims exist.
-NOTE = "insert into crash_free select clock_timestamp() where not exists (select from crash_free) on conflict do nothing"
+NOTE_CRASH_FREE = "insert into crash_free select clock_timestamp() where not exists (select from crash_free) on conflict do nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +196,8 @@ def first_start(connection: Reader, claim: Claim, first_try: int) -> datetime:
 
 
 def note_crash_free(connection: Connection) -> None:
-    """Run NOTE."""
-    connection.exec_driver_sql(NOTE)
+    """Run NOTE_CRASH_FREE."""
+    connection.exec_driver_sql(NOTE_CRASH_FREE)
 
 
 def crash_settled(connection: Connection, *, seconds: float) -> bool:

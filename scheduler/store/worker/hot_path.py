@@ -223,7 +223,9 @@ class WorkerConnection:
             self.is_contended = True  # until it is open
             session = {**SESSION, "paceline.actor": self.worker_id}
             with libpq_environment(self._environment):
-                connection = connect(self.settings, "paceline task", session, then=f"{DURABLE};{claims.NOTE};{sql.STATEMENTS}")
+                connection = connect(
+                    self.settings, "paceline task", session, then=f"{DURABLE};{claims.NOTE_CRASH_FREE};{sql.STATEMENTS}"
+                )
             self._connection, self._acts_as = connection, session["paceline.actor"]
             connection.autocommit = True
             # Only XComs and states have columns of type json; others are jsonb.

@@ -94,11 +94,11 @@ BOUNDED = {
     f"{API}/tables/{{table_name}}",
     # max_bytes of a log.
     f"{TI}/logs/{{try_number}}",
-    # operations.MOST_POINTS, workers.MOST, home.MOST, params.LONGEST_PAGE.
+    # operations.MOST_POINTS, operations.MOST_LISTED, home.MOST, params.LONGEST_PAGE.
     # jump.MOST of each kind; and the tasks and fields of one run.
     f"{API}/jump", f"{RUN}/comparison",
     f"{API}/queues/history", f"{API}/poolLines/{{pool_name}}", f"{API}/home", f"{API}/queues", f"{API}/processes", f"{API}/workers",
-    # operations.MOST_BARS and trend.MOST_TAGS.
+    # operations.MOST_BARS and operations.MOST_TAGS.
     f"{API}/home/trend",
     # 53 weeks of days and 24 hours, by state.
     f"{API}/dags/{{dag_id}}/calendar",

@@ -51,7 +51,7 @@ def test_an_error_is_not_kept() -> None:
 
 def test_the_oldest_of_too_many_answers_is_dropped() -> None:
     answers = Kept(shared_s=1000)
-    for number in range(call.MOST + 1):
+    for number in range(call.MOST_ANSWERS + 1):
         answers.get(number, lambda number=number: number)  # type: ignore[misc]
     assert answers.get(0, lambda: -1) == -1
-    assert answers.get(call.MOST, lambda: -1) == call.MOST
+    assert answers.get(call.MOST_ANSWERS, lambda: -1) == call.MOST_ANSWERS

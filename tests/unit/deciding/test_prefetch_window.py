@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.deciding.select import AHEAD_S, MOST, PrefetchWindow
+from scheduler.deciding.select import AHEAD_S, LARGEST_WINDOW, PrefetchWindow
 
 LEAST = 32
 
@@ -49,4 +49,4 @@ def test_it_keeps_its_bounds(steps: list[tuple[int, int, float]]) -> None:
         at_s += passed_s
         window.look({"default": held}, at_s)
 
-        assert LEAST <= window.of("default") <= MOST * LEAST
+        assert LEAST <= window.of("default") <= LARGEST_WINDOW * LEAST
