@@ -3,6 +3,7 @@
 The chain runs in this process, in the objects of a pool process. The fault points mark the time instead of failing.
 """
 
+import functools
 import sys
 import time
 from collections import defaultdict
@@ -13,10 +14,12 @@ from typing import Any
 
 from bench.options import Options, Piece
 from bench.stack import Stack
+from scheduler.dagfiles.bundle_cache import BundleCache, StoredContents
 from scheduler.dagfiles.loaded_versions import LoadedVersions
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.process import fault_points
+from scheduler.store.db.database import transact
 from scheduler.store.upkeep import processes
 from scheduler.store.worker.hot_path import HotPath
 from workers.process import logs
@@ -140,11 +143,12 @@ def _pool_process(stack: Stack) -> tuple[TryRunner, HotPath]:
     )
     hot, slot = MarkedHotPath(settings, slots.worker_id), slots.slot(0)
     follower = Follower(hot, Publisher(settings), Wakeups(settings), enabled=True)
+    contents = StoredContents.over(functools.partial(transact, stack.engine), settings)
     return TryRunner(
         settings=settings,
         logs_folder=settings.logs_folder,
         store=DatabaseStore(settings, hot, follower),
-        files=LoadedVersions(settings.dags_folder),
+        files=LoadedVersions(settings.dags_folder, BundleCache.of(settings, contents)),
         slot=slot,
         guard=Guard(own_process=True),
         log=logs.TryLog(),
