@@ -9,6 +9,8 @@ import pytest
 from support.stacks import StackFactory
 from support.waiting import eventually
 
+from scheduler.settings import Settings
+
 pytestmark = pytest.mark.stack
 
 LOST = """
@@ -16,7 +18,7 @@ import json, os, pathlib, time
 from paceline import DAG
 from paceline.operators import PythonOperator
 
-HERE = pathlib.Path(__file__).parent.parent
+HERE = pathlib.Path("FOLDER")
 
 def note(what, context):
     with open(HERE / "told", "a") as file:
@@ -43,12 +45,13 @@ def told(folder: Path) -> list[Any]:
 
 
 @pytest.mark.long
-def test_a_worker_killed_in_two_tries_gives_exactly_one_retry_callback_each(stack_factory: StackFactory) -> None:
+def test_a_worker_killed_in_two_tries_gives_exactly_one_retry_callback_each(
+    stack_factory: StackFactory, settings: Settings
+) -> None:
     """While a slow callback runs, every scheduler checks for lost workers repeatedly."""
-    stack = stack_factory(
-        dags={"lost.py": LOST}, env={"PACELINE_WORKER_HEARTBEAT_SEC": "0.5", "PACELINE_WORKER_HEARTBEAT_TIMEOUT": "4"}
-    )
-    folder = stack.settings.dags_folder.parent
+    folder = settings.dags_folder.parent
+    quick = {"PACELINE_WORKER_HEARTBEAT_SEC": "0.5", "PACELINE_WORKER_HEARTBEAT_TIMEOUT": "4"}
+    stack = stack_factory(dags={"lost.py": LOST.replace("FOLDER", str(folder))}, env=quick)
     eventually(lambda: "lost" in stack.cli("dags", "list").stdout, timeout=120)
     stack.cli("dags", "trigger", "lost", "--run-id", "r")
 

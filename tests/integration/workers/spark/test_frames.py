@@ -14,7 +14,7 @@ from scheduler.settings import data_folder
 from scheduler.store.actions import delete
 from scheduler.store.db.database import transact
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 PIPELINE = """
 import os, time
@@ -91,7 +91,7 @@ def value(bench: Any, task_id: str, key: str = "return_value", map_index: int = 
 def test_dataframes_are_passed_by_reference_and_go_with_their_run(bench: Any) -> None:
     bench.worker(queues="default,spark")
 
-    run = bench.run(PIPELINE, timeout_s=150)
+    run = bench.run(PIPELINE, timeout_s=400)
 
     states = bench.scenario.states(run)
     assert {name: state for name, state in states.items() if state != "success"} == {}, bench.output
@@ -165,7 +165,7 @@ d()
 def test_of_several_dataframes_nothing_is_left_if_one_cannot_be_written_or_time_runs_out(bench: Any) -> None:
     worker = bench.worker(queues="default,spark")
 
-    run = bench.run(SEVERAL, timeout_s=120)
+    run = bench.run(SEVERAL, timeout_s=400)
 
     assert bench.scenario.states(run) == {"first": "success", "bad": "failed", "slow": "failed", "last": "success"}
     assert "a bad row" in bench.last_line("bad")

@@ -86,10 +86,11 @@ def worker_options() -> dict[str, Any]:
 
 @pytest.mark.long
 @pytest.mark.spark
+@pytest.mark.timeout(600)
 def test_a_warm_jvm_serves_each_task_with_a_session_of_its_own(bench: Any) -> None:
     worker = bench.worker(queues="default,spark")
 
-    run = bench.run(PIPELINE, timeout_s=150)
+    run = bench.run(PIPELINE, timeout_s=400)
 
     assert bench.scenario.states(run) == {
         "first": "success", "second": "success", "cold": "success", "stops": "success", "fresh": "success", "slow": "failed",
@@ -164,10 +165,11 @@ d()
 
 @pytest.mark.on_demand
 @pytest.mark.spark
+@pytest.mark.timeout(600)
 def test_an_executor_that_is_killed_mid_stage_is_replaced_and_counted(bench: Any) -> None:
     bench.worker(queues="default,spark")
 
-    run = bench.run(LOSES_AN_EXECUTOR, timeout_s=150)
+    run = bench.run(LOSES_AN_EXECUTOR, timeout_s=400)
 
     assert bench.scenario.states(run) == {"goes_on": "success", "gives_up": "failed"}
     progress = dict(
@@ -267,6 +269,7 @@ def submitted(**options: object) -> str:
 
 @pytest.mark.long
 @pytest.mark.spark
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
@@ -295,7 +298,7 @@ def submitted(**options: object) -> str:
     ],
 )  # fmt: skip
 def test_too_small_a_heap_and_a_master_that_is_not_there_are_one_sentence_each(shared_bench: Any, source: str, reason: str) -> None:
-    shared_bench.run(source, timeout_s=120)
+    shared_bench.run(source, timeout_s=400)
 
     assert shared_bench.scenario.states() == {"t": "failed"}
     assert shared_bench.column("t", "reason").startswith(reason)
