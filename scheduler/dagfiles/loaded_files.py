@@ -60,6 +60,7 @@ class LoadedFiles:
         """
         self._folder = folder
         self._beside = beside
+        #: Whether the paths of the loaded files have it there.
         self._took_place = False
         self._fixed = f"{folder}/" if is_fixed else None
         self._files: dict[str, Loaded] = {}
@@ -122,7 +123,6 @@ class LoadedFiles:
         """Give the folder around the DAGs folder its place on the path of Python back."""
         if self._beside is not None and self._took_place:
             _exchange(*self._beside)
-            self._took_place = False
 
     def _note_modules(self, loaded: "Loaded") -> None:
         """Add the modules that a task has imported since the file was loaded."""

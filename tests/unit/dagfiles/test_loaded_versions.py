@@ -139,6 +139,10 @@ def test_a_version_of_the_dags_folder_finds_what_is_beside_that_folder(tmp_path:
     assert str(project) in sys.path and not [place for place in sys.path if "bundles" in place]
     assert not (cache.path(1).parent.stat().st_mode | cache.path(1).stat().st_mode) & 0o222
 
+    # In a process that restores no path, such as a waiter.
+    found = [loaded.of(version).task("d.py", "d", "t").python_callable()[0] for version in (2, 1, 2, 1)]
+    assert found == [1, 0, 1, 0]
+
     # A file beside the folder is loaded again after a change, as it is without versions.
     (project / "include/steps.py").write_text("STEP = 22")
     assert call(loaded, 1) == (0, 22, "live", around)
