@@ -85,6 +85,20 @@ def test_an_account_may_change_the_runs_of_some_dags(browser: Browser, installat
     page.goto("/dags/journey/runs")
     expect(page.locator("tbody tr").first).to_be_visible()
     expect(page.get_by_label("Select all rows of this page")).to_have_count(0)
+    # In lists across DAGs, only the rows of its own DAGs can be chosen.
+    installation.cli("dags", "trigger", "inventory", "--wait")
+    page.goto("/runs")
+    rows = page.locator("tbody tr")
+    own = rows.filter(has=page.get_by_role("link", name="inventory", exact=True)).first.get_by_label("Select the row")
+    foreign = rows.filter(has=page.get_by_role("link", name="journey", exact=True)).first.get_by_label("Select the row")
+    expect(own).to_be_enabled()
+    expect(foreign).to_be_disabled()
+    page.get_by_label("Select all rows of this page").check()
+    expect(own).to_be_checked()
+    expect(foreign).not_to_be_checked()
+    page.goto("/dags")
+    row = page.locator("tbody tr").filter(has=page.get_by_role("link", name="journey", exact=True))
+    expect(row.get_by_label("Select the row")).to_be_disabled()
     # Addresses that open a dialog, as "Go to anything" has them.
     for path in ("/dags/journey?do=trigger", f"/dags/journey/runs/{run_id}?do=clear-failed"):
         page.goto(path)

@@ -16,7 +16,7 @@ from scheduler.api.models.installation import JOBS, Config, JobPage
 from scheduler.api.params import Number, Page, Strings, patterns, ranges
 from scheduler.settings import Settings
 from scheduler.settings.model import effective, keys
-from scheduler.store.read import operations, records
+from scheduler.store.read import dags, operations, records
 from scheduler.store.read.listing import Filters
 
 router = new_router()
@@ -35,10 +35,12 @@ def get_version() -> dict[str, str | None]:
 
 @router.get("/me", LOGIN, tags=["Login"])
 def get_me(api: Api) -> dict[str, Any]:
-    """Show the account of this request, with its rights."""
+    """Show the account of this request, with its rights. `operates` has the DAGs that it may change; null: all that it sees."""
     account = api.account
+    tags = api.tags("operator")
+    operates = None if tags is None else api.read(dags.names, dags.DAGS.filters().visible(tags))
     links = {"flower": api.settings.web.flower_url or None}
-    return {"username": account.name, "role": account.role, "tags": dict(account.tags), "links": links}
+    return {"username": account.name, "role": account.role, "tags": dict(account.tags), "operates": operates, "links": links}
 
 
 @router.get("/config", ADMIN, tags=["Config"], response_model=Config)

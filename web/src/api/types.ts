@@ -31,6 +31,8 @@ export interface Account {
   username: string
   role: 'viewer' | 'operator' | 'admin' | null
   tags: Record<string, string>
+  /** The DAGs that the account may change; null: all. */
+  operates: string[] | null
   links: { flower: string | null }
 }
 export type TaskState =

@@ -10,7 +10,7 @@ import { List, type Column } from '../parts/List'
 import { attempt, confirm, Dialog, toast } from '../parts/overlay'
 import { ViewOnly } from '../parts/ViewOnly'
 import { href, query, setQuery, to } from '../shell/router'
-import { mayAnywhere } from '../shell/session'
+import { mayAnywhere, mayChange } from '../shell/session'
 import { t } from '../strings'
 import { nudge } from '../live/changes'
 
@@ -40,7 +40,7 @@ export default function Backfills() {
     { key: 'created', head: b.created, class: 'hide-m', cell: (one) => <Time at={one.created_at} /> },
     {
       key: 'act', head: '', right: true,
-      cell: (one) => mayAnywhere('operator') && !one.completed_at && (
+      cell: (one) => mayChange(one.dag_id) && !one.completed_at && (
         <span class="row" style={{ justifyContent: 'flex-end', gap: 0 }}>
           <Button kind="plain" icon={one.is_paused ? 'play' : 'pause'} label={one.is_paused ? b.resume : b.pause} onClick={() => void act(one, one.is_paused ? 'unpause' : 'pause')} />
           <Button kind="plain" icon="close" label={b.cancel} onClick={() => void act(one, 'cancel')} />

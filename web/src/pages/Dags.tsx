@@ -198,7 +198,7 @@ export default function Dags() {
         size={SIZE}
         order={order}
         skeleton={12}
-        {...(mayAnywhere('operator') ? { selection, onSelect: select } : {})}
+        {...(mayAnywhere('operator') ? { selection, onSelect: select, selectable: (dag: Dag) => may('operator', dag.tags.map((tag) => tag.name)) } : {})}
         empty={
           filtered ? (
             <NothingFits title={d.noneFits} filters={FILTERS} />

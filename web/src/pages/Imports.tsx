@@ -8,7 +8,7 @@ import { Icon } from '../parts/icons'
 import { attempt, toast } from '../parts/overlay'
 import { ViewOnly } from '../parts/ViewOnly'
 import { href, to } from '../shell/router'
-import { mayAnywhere } from '../shell/session'
+import { may, mayAnywhere, mayChange } from '../shell/session'
 import { t } from '../strings'
 import { cause, fileToken } from './traceback'
 
@@ -38,7 +38,7 @@ export default function Imports() {
                   <Icon name="imports" />
                   <h2 class="mono" style={{ flex: '1 1 240px', overflowWrap: 'anywhere' }}>{one.filename}{line !== null && <span class="soft">, {t.imports.line(line)}</span>}</h2>
                   <span class="small dim">{t.imports.seen(relative(one.timestamp))}</span>
-                  {mayAnywhere('operator') && <Button icon="clear" onClick={() => void parse(one.filename)}>{t.imports.again}</Button>}
+                  {(affected.length ? affected.every((dag) => mayChange(dag.dag_id)) : may('operator')) && <Button icon="clear" onClick={() => void parse(one.filename)}>{t.imports.again}</Button>}
                   <Copy text={one.stack_trace} />
                 </header>
                 <p class="pad wrong" style={{ paddingBottom: 0 }}><strong>{text}</strong></p>

@@ -2,7 +2,7 @@
 import { api, ok } from '../api/client'
 import type { components } from '../api/schema'
 import type { TaskState } from '../api/types'
-import { account, mayAnywhere } from '../shell/session'
+import { account, mayChange } from '../shell/session'
 
 export type Asked = components['schemas']['HitlDetail']
 export type AskedPage = components['schemas']['HitlDetailPage']
@@ -25,7 +25,7 @@ export async function waitingCount(): Promise<number> {
 export function mayAnswer(asked: Asked): boolean {
   const users = asked.assigned_users ?? []
   const own = account.value?.username
-  return mayAnywhere('operator') && (!users.length || users.some((user) => user.id === own || user.name === own))
+  return mayChange(asked.task_instance.dag_id) && (!users.length || users.some((user) => user.id === own || user.name === own))
 }
 
 /** The options that are an answer by themselves: one is chosen, and there are no values to give. */

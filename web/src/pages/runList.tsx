@@ -2,6 +2,7 @@
 import { useState } from 'preact/hooks'
 import { api, ok } from '../api/client'
 import type { ListedRun } from '../api/types'
+import { mayChange } from '../shell/session'
 import { elapsed, midnight, moment, runName, shortMoment } from '../format'
 import { nudge } from '../live/changes'
 import { useLive } from '../live/resource'
@@ -69,7 +70,7 @@ export function RunList({ dagId, operator }: { dagId: string | null; operator: b
     const found: [string, string][] = []
     for (let from = 0; from < MOST_RUNS; from += 1000) {
       const part = await ok(api.GET('/api/v2/dags/{dag_id}/dagRuns', { params: { path: { dag_id: dagId ?? '~' }, query: { ...given, order_by: ['id'], limit: 1000, offset: from } } }))
-      found.push(...part.dag_runs.map((run): [string, string] => [run.dag_id, run.dag_run_id]))
+      found.push(...part.dag_runs.filter((run) => dagId || mayChange(run.dag_id)).map((run): [string, string] => [run.dag_id, run.dag_run_id]))
       if (part.dag_runs.length < 1000) break
     }
     return found
@@ -146,7 +147,7 @@ export function RunList({ dagId, operator }: { dagId: string | null; operator: b
         total={page?.total_entries}
         size={SIZE}
         order={order}
-        {...(operator ? { selection, onSelect: select } : {})}
+        {...(operator ? { selection, onSelect: select, ...(dagId ? {} : { selectable: (run: ListedRun) => mayChange(run.dag_id) }) } : {})}
         empty={
           isFiltered ? (
             <NothingFits title={t.runsList.none} filters={FILTERS} />

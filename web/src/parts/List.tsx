@@ -39,13 +39,15 @@ interface Props<R> {
   order?: string
   selection?: Selection
   onSelect?: (selection: Selection) => void
+  /** Whether a row can be selected. */
+  selectable?: (row: R) => boolean
   empty: ComponentChildren
   label: string
   skeleton?: number
   class?: string
 }
 
-export function List<R>({ columns, rows, failed = false, rowKey, rowHref, total, entries, size = 0, order, selection, onSelect, empty, label, skeleton = 8, class: extra = '' }: Props<R>) {
+export function List<R>({ columns, rows, failed = false, rowKey, rowHref, total, entries, size = 0, order, selection, onSelect, selectable = () => true, empty, label, skeleton = 8, class: extra = '' }: Props<R>) {
   const [at, show] = useState(-1)
   // Two keys can be pressed before the list is drawn again.
   const now = useRef(-1)
@@ -66,7 +68,7 @@ export function List<R>({ columns, rows, failed = false, rowKey, rowHref, total,
       } else if (event.key === 'Enter' && now.current >= 0 && document.activeElement === document.body) {
         const target = rowHref?.(rows[now.current]!)
         if (target) go(target)
-      } else if (event.key === 'x' && now.current >= 0 && onSelect) {
+      } else if (event.key === 'x' && now.current >= 0 && onSelect && selectable(rows[now.current]!)) {
         toggle(rowKey(rows[now.current]!))
       }
     }
@@ -79,7 +81,7 @@ export function List<R>({ columns, rows, failed = false, rowKey, rowHref, total,
     if (!keys.delete(key)) keys.add(key)
     onSelect?.({ keys, all: false })
   }
-  const pageKeys = rows?.map(rowKey) ?? []
+  const pageKeys = rows?.filter(selectable).map(rowKey) ?? []
   const onPage = pageKeys.length > 0 && pageKeys.every((key) => selection?.keys.has(key))
 
   if (failed && rows === undefined) return null
@@ -121,12 +123,12 @@ export function List<R>({ columns, rows, failed = false, rowKey, rowHref, total,
             <tbody ref={body}>
               {rows.map((row, index) => {
                 const key = rowKey(row)
-                const selected = selection?.all || selection?.keys.has(key)
+                const selected = (selection?.all && selectable(row)) || selection?.keys.has(key)
                 return (
                   <tr key={key} class={index === at ? 'at' : ''} aria-selected={onSelect ? Boolean(selected) : undefined}>
                     {onSelect && (
                       <td class="tick">
-                        <label><input type="checkbox" aria-label={t.page.row} checked={Boolean(selected)} onChange={() => toggle(key)} /></label>
+                        <label title={selectable(row) ? undefined : t.rights.lookText}><input type="checkbox" aria-label={t.page.row} checked={Boolean(selected)} disabled={!selectable(row)} onChange={() => toggle(key)} /></label>
                       </td>
                     )}
                     {columns.map((column) => (

@@ -13,7 +13,7 @@ import { t } from '../strings'
 import { PLACES } from './places'
 import { recents } from './recents'
 import { go, path, to } from './router'
-import { mayAnywhere, mayVisit } from './session'
+import { mayChange, mayVisit } from './session'
 
 export const jumping = signal(false)
 
@@ -133,7 +133,7 @@ function ofDag(dag: Found['dags'][number]): Target[] {
 
 /** What can be done to the run of the page. */
 function ofRun(): Target[] {
-  const run = /^\/dags\/[^/]+\/runs\/[^/]+/.exec(path.value)?.[0]
-  if (!run || !mayAnywhere('operator')) return []
+  const [run, dagId] = /^\/dags\/([^/]+)\/runs\/[^/]+/.exec(path.value) ?? []
+  if (!run || !mayChange(decodeURIComponent(dagId!))) return []
   return [{ key: 'clear', kind: t.jump.kinds.action, text: t.jump.clearFailed, icon: 'clear', act: () => go(`${run}?do=clear-failed`) }]
 }

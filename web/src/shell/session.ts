@@ -30,6 +30,10 @@ export function may(role: Role, tags: readonly string[] = []): boolean {
   const enough = (given: string | null | undefined) => given != null && ORDER.indexOf(given as Role) >= ORDER.indexOf(role)
   return enough(own.role) || tags.some((tag) => enough(own.tags[tag]))
 }
+/** Whether the account may change a DAG and its runs, where its tags are not known. */
+export function mayChange(dagId: string): boolean {
+  return may('operator') || (account.value?.operates ?? []).includes(dagId)
+}
 /** Whether the account has the role on at least one DAG. */
 export function mayAnywhere(role: Role): boolean {
   return may(role, Object.keys(account.value?.tags ?? {}))
