@@ -93,12 +93,15 @@ def _below(root: str, folder: str, prefix: str, checks: "_Checks", around: tuple
     except OSError as error:
         raise BundleRefusedError(f"The folder {_shown(prefix)} cannot be read: {error.strerror}.") from None
     for name in filter(belongs, names):
-        path, real = prefix + name, os.path.realpath(f"{folder}/{name}")
+        path, real = prefix + name, f"{folder}/{name}"
         checks.name(path)
-        if not f"{real}/".startswith(f"{root}/"):
-            raise BundleRefusedError(f"{_shown(path)} is a link that leads out of the folder: put a copy in its place.")
         try:
-            status = os.stat(real)  # noqa: PTH116 - names of any bytes
+            status = os.lstat(real)
+            if stat.S_ISLNK(status.st_mode):
+                real = os.path.realpath(real)
+                if not f"{real}/".startswith(f"{root}/"):
+                    raise BundleRefusedError(f"{_shown(path)} is a link that leads out of the folder: put a copy in its place.")
+                status = os.stat(real)  # noqa: PTH116 - names of any bytes
         except OSError as error:
             raise BundleRefusedError(f"{_shown(path)} cannot be read: {error.strerror}.") from None
         if not stat.S_ISDIR(status.st_mode):
