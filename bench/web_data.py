@@ -52,7 +52,7 @@ class Size:
     clients: int = 20
     pages: int = 100
     seconds: float = 20.0
-    engine_runs: int = 20
+    engine_runs: int = 50
 
 
 SMALL = Size(
