@@ -1,7 +1,8 @@
 """A command that follows a save in the DAGs folder of this machine: it waits until a scheduler has parsed what was saved."""
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.cli import options, output
 
@@ -10,6 +11,16 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks, and at most. A shared file is parsed up to 5 s after the one before.
 PAUSE_S, LONGEST_S = 0.05, 15.0
+#: Seconds after which it is enough that the DAG file was parsed after the first save: a program may save a file all the time.
+ENOUGH_S = 6.0
+
+
+class Missing(NamedTuple):
+    """A file that is not so in the newest version of a DAG, when the last one was saved, and when the DAG file was parsed."""
+
+    path: str
+    saved_at: float
+    parsed_at: float
 
 
 def wait(dag_id: str) -> None:
@@ -19,16 +30,30 @@ def wait(dag_id: str) -> None:
     """
     settings = options.settings()
     if settings.bundles.pin_dags_folder and settings.dags_folder.is_dir():
-        until = time.monotonic() + LONGEST_S
-        while missing := options.transact(_missing, dag_id):
-            if time.monotonic() >= until:
-                return output.say(f"{missing} was saved just now, and no scheduler has parsed it yet.")
-            time.sleep(PAUSE_S)
+        missing = until_parsed(lambda: options.transact(_missing, dag_id))
+        if missing is not None:
+            output.say(f"{missing.path} was saved just now, and no scheduler has parsed it yet.")
+
+
+def until_parsed(
+    look: Callable[[], Missing | None], clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+) -> Missing | None:
+    """Look until nothing is missing, but not forever. Returns what no scheduler has parsed until then."""
+    began = clock()
+    first = missing = look()
+    while first is not None and missing is not None:
+        waited_s = clock() - began
+        if waited_s > ENOUGH_S and missing.parsed_at > first.saved_at:
+            return None
+        if waited_s > LONGEST_S:
+            return missing
+        sleep(PAUSE_S)
+        missing = look()
     return None
 
 
-def _missing(connection: "Connection", dag_id: str) -> str | None:
-    """A file that was saved a moment ago and is not in the newest version of a DAG; None if there is nothing to wait for."""
+def _missing(connection: "Connection", dag_id: str) -> Missing | None:
+    """What was saved a moment ago and is not in the newest version of a DAG; None if there is nothing to wait for."""
     from scheduler.dagfiles import pinned_folder
     from scheduler.store.dags import bundles
     from scheduler.store.db.rows import EngineReader
@@ -39,4 +64,4 @@ def _missing(connection: "Connection", dag_id: str) -> str | None:
         return None
     entries = bundles.tree(reader, dag.bundle_version_id)
     saved, last = pinned_folder.just_saved(options.settings(), entries, others=dag.other_files)
-    return saved[0] if saved and not (dag.is_broken and dag.parsed_at > last) else None
+    return Missing(saved[0], last, dag.parsed_at) if saved and not (dag.is_broken and dag.parsed_at > last) else None
