@@ -114,8 +114,9 @@ class BundleCache:
         used = self._used.get(version_id)
         if used is None:
             found = self._contents.identity(version_id)
-            nested = self.dags_folder is not None and found.bundle == DAGS_FOLDER
-            name = f"{found.digest}{NESTED}{self.dags_folder.name}" if nested and self.dags_folder is not None else found.digest
+            name = found.digest
+            if self.dags_folder is not None and found.bundle == DAGS_FOLDER:
+                name += NESTED + self.dags_folder.name
             lock = self._folders.hold(name, lambda folder: self._make(version_id, found.digest, folder / _inner(name)))
             used = self._used[version_id] = name, lock
         return self._files_of(used[0])
@@ -128,8 +129,9 @@ class BundleCache:
 
     def beside(self, folder: Path) -> tuple[Path, Path] | None:
         """For a version with links beside it: where they are, and the folder to whose files they lead."""
-        is_nested = self.dags_folder is not None and NESTED in folder.parent.name
-        return (folder.parent, self.dags_folder.parent) if is_nested and self.dags_folder is not None else None
+        if self.dags_folder is None or NESTED not in folder.parent.name:
+            return None
+        return folder.parent, self.dags_folder.parent
 
     def _files_of(self, name: str) -> Path:
         return self._folders.path(name) / _inner(name)
@@ -142,9 +144,8 @@ class BundleCache:
                 f"The stored list of files of bundle version {version_id} is not what was deployed: its digest is not {digest}."
                 " Deploy the bundle again, and find out who changed the table bundle_path."
             )
-        self._fetch(
-            version_id, folder, self._copy(folder, files, [self._files_of(one) for one in self._folders.names()[:NEIGHBORS]])
-        )
+        neighbors = [self._files_of(name) for name in self._folders.names()[:NEIGHBORS]]
+        self._fetch(version_id, folder, self._copy(folder, files, neighbors))
         for below, _, _ in os.walk(folder, topdown=False):
             Path(below).chmod(0o555)
         if (beside := self.beside(folder)) is not None:
