@@ -27,6 +27,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from operator import is_, itemgetter
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -58,9 +59,10 @@ class Threads:
         return names
 
     def _busy(self) -> list[str]:
-        every = threading.enumerate()
+        every, frames = threading.enumerate(), _frames()
+        if self._known.issuperset(every) and self._idents.issuperset(frames):
+            return []  # as after most tasks
         new = [thread for thread in every if thread not in self._known and not isinstance(thread, threading._DummyThread)]
-        frames = _frames()
         # Threads of the module _thread, which has no objects for them.
         mine = {thread.ident for thread in every if not isinstance(thread, threading._DummyThread)}
         raw = [ident for ident in frames if ident not in mine and ident not in self._idents]
@@ -138,6 +140,8 @@ R = TypeVar("R")
 SIGNALS = tuple(sorted(int(number) for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}))
 #: The timers that send a signal when they expire.
 TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+#: The length of a seed of random numbers.
+SEED_BYTES = 16
 #: The working folder of tasks if that of the worker was deleted.
 FALLBACK_FOLDER = "/"
 #: The functions of the module signal convert each result to an enum member, which takes ten times as long.
@@ -160,6 +164,8 @@ class Guard:
         self._environment = os.environ.copy()
         self._variables = dict(_variables())
         self._handlers: dict[int, Any] = {}
+        #: Of the first task of a process that only runs tasks: each leaves it as it was, and nothing changes it in between.
+        self._state: ProcessState | None = None
         self._blocked: set[int] = set()
         self._logging = LoggerStates()
         self._folder = _working_folder()
@@ -225,11 +231,12 @@ class Guard:
             # Not earlier, because the pool changes the handlers of its processes after the fork.
             self._handlers = {number: handler_of(number) for number in SIGNALS}
             self._blocked = set_mask(signal.SIG_BLOCK, ())
-        # Those of the process itself, such as one in which a person tests a DAG, stay.
-        timers = [timer for timer in TIMERS if not signal.getitimer(timer)[0]]
+        # Those of a process in which a person tests a DAG stay.
+        timers = TIMERS if self._own_process else [timer for timer in TIMERS if not signal.getitimer(timer)[0]]
         self._logging.note_new()
         self._go_home()
-        state, threads = ProcessState(), Threads()
+        state, threads = self._state or ProcessState(), Threads()
+        self._state = state if self._own_process else None
         try:
             yield
         finally:
@@ -239,9 +246,7 @@ class Guard:
                 # A blocked SIGTERM arrives now. It was for this task, and must not end the process.
                 set_handler(signal.SIGTERM, self._on_term)
                 set_mask(signal.SIG_SETMASK, self._blocked)
-            for number, handler in self._handlers.items():
-                if handler_of(number) is not handler and handler is not None:
-                    set_handler(number, handler)
+            self._restore_handlers()
             self.unfit = _unfit(state.restore(), threads.left())
             if self._own_process:
                 reseed()
@@ -250,6 +255,16 @@ class Guard:
                 self._restore_environment()
             os.umask(self._umask)
             self._go_home()
+
+    def _restore_handlers(self) -> None:
+        """Restore the signal handlers, first that of SIGTERM, which is another one during each task."""
+        if (on_term := self._handlers[signal.SIGTERM]) is not None:
+            set_handler(signal.SIGTERM, on_term)
+        if all(map(is_, map(handler_of, self._handlers), self._handlers.values())):
+            return
+        for number, handler in self._handlers.items():
+            if handler_of(number) is not handler and handler is not None:
+                set_handler(number, handler)
 
     def _go_home(self) -> None:
         """Change to the working folder. If it was deleted, use a fallback: os.getcwd() and Java would not work in it."""
@@ -322,6 +337,9 @@ class ProcessState:
 
     def restore(self) -> str | None:
         """Restore it. Returns the name of a part that differs nevertheless, or None."""
+        with contextlib.suppress(Exception):
+            if [part.read() for part in PARTS] == self._before:
+                return None
         lasting = None
         for part, before in zip(PARTS, self._before, strict=True):
             if not _differs(part, before):
@@ -343,22 +361,23 @@ def _differs(part: Part, before: Any) -> bool:
 
 def reseed() -> None:
     """Give the next task other random numbers, whatever seed a task has set."""
-    random.seed()
+    random.seed(int.from_bytes(os.urandom(SEED_BYTES)))  # without an argument, it would read 2,496 bytes
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         with contextlib.suppress(Exception):
             numpy_random.seed()
 
 
-# Each part is read twice a task. So these read by functions in C, without a frame of Python for each item.
+# Each part is read after each task. So these read by functions in C, without a frame of Python for each item.
 
 
-def _built_in() -> list[Any]:
+def _built_in() -> tuple[Any, ...]:
     """Without names that a task added: a module of a library may have added them when it was imported."""
-    return list(map(vars(builtins).get, _BUILTIN))
+    values: tuple[Any, ...] = _built_in_values(vars(builtins))
+    return values
 
 
-def _restore_built_in(values: list[Any]) -> None:
+def _restore_built_in(values: tuple[Any, ...]) -> None:
     vars(builtins).update(zip(_BUILTIN, values, strict=True))
 
 
@@ -411,6 +430,7 @@ def _set_locale(name: str) -> None:
 
 _ENVIRON = os.environ
 _BUILTIN = tuple(vars(builtins))
+_built_in_values = itemgetter(*_BUILTIN)
 _LIMITS = tuple(sorted({number for name, number in vars(resource).items() if name.startswith("RLIMIT_")}))
 PARTS = (
     Part("os.environ", lambda: id(os.environ), lambda _: setattr(os, "environ", _ENVIRON)),
