@@ -1,19 +1,47 @@
-"""The part `history`: a chain and a fan on a database that holds a million finished task instances, over an empty one."""
+"""The part `history`: a database with a million finished task instances, or with as many as `--instances` says.
 
+A chain and a fan on it, over the same on an empty one; requests of the pages; and retention of a day with a million of them.
+"""
+
+import time
 from collections import defaultdict
 from collections.abc import Callable
+from datetime import UTC, datetime
 from math import sqrt
-from statistics import median
+from statistics import median, quantiles
+from typing import Any
+
+import httpx
+import sqlalchemy
 
 from bench import measure as measuring
-from bench import shapes
+from bench import shapes, web
 from bench.measure import Measured
 from bench.options import Options, Piece
 from bench.shapes import Shape
 from bench.stack import Stack
+from scheduler.store.db.database import transact
+from scheduler.store.upkeep.retention import FIRST_RUN, delete_runs
 
-INSTANCES = 1_000_000
 WIDTH = 500
+#: Those of a day, which retention deletes.
+DAY = 1_000_000
+#: What the pages and commands ask for most. `{run}` is an old run of the chain.
+READS = {
+    "runs list": "/dags/~/dagRuns?limit=50&order_by=-run_after",
+    "runs list of the pages": "/dags/~/runList?limit=50&order_by=-run_after",
+    "runs of a DAG": "/dags/chain/dagRuns?limit=50",
+    "grid": "/dags/chain/grid",
+    "grid of a wide DAG": "/dags/wide/grid",
+    "why a run": "/dags/chain/dagRuns/{run}/why",
+    "why a task": "/dags/chain/dagRuns/{run}/taskInstances/t001/why",
+    "task instances of a run": "/dags/chain/dagRuns/{run}/taskInstances?limit=100",
+    "newest task instances": "/dags/~/dagRuns/~/taskInstances?limit=100&order_by=-id",
+    "failed task instances": "/dags/~/dagRuns/~/taskInstances?limit=100&state=failed",
+    "search of all names": "/jump?text={run}",
+    "search of runs": "/dags/~/dagRuns?limit=50&run_id_pattern={run}",
+    "home": "/home",
+}
 #: As if each run had taken ten minutes: half of the runs belong to each DAG, and each has its task instances and events.
 FILL = (
     "set session_replication_role = replica",  # no triggers for events and foreign keys on each row
@@ -50,9 +78,14 @@ FILL = (
            t.worker
       from task_instance t where t.worker = 'old-worker'
     """,
+    """
+    insert into xcom (task_instance_id, key, value)
+    select id, 'return_value', '{"rows": 1}' from task_instance where worker = 'old-worker' and id %% 3 = 0
+    """,
     "vacuum analyze dag_run",
     "vacuum analyze task_instance",
     "vacuum analyze event",
+    "vacuum analyze xcom",
     "checkpoint",
 )
 
@@ -61,7 +94,7 @@ def measure(options: Options) -> Piece:
     """`history`: makespans in seconds and CPU seconds per task of both shapes on both databases. The ratio is the geometric mean of
     the ratios of both makespans."""
     chosen = (shapes.chain(3), shapes.wide(3)) if options.small else (shapes.chain(), shapes.wide(WIDTH))
-    instances = 100 if options.small else INSTANCES
+    instances = 100 if options.small else options.instances
     files = shapes.files_of(chosen)
     found: dict[tuple[str, str], list[Measured]] = defaultdict(list)
 
@@ -88,11 +121,21 @@ def measure(options: Options) -> Piece:
                 options.say(
                     f"{shape.name}: " + ", ".join(f"{name} {found[name, shape.name][-1].makespan_s:.3f} s" for name in stacks)
                 )
+        full.stop_processes()
+        reads = pages(full)
+        deleted = retention(full, DAY)
+        options.say(f"retention: {deleted}")
     makespan = over_empty(lambda measured: measured.makespan_s)
     cpu = over_empty(lambda measured: measured.cpu_s_per_task["total"])
     first, second = makespan.values()
     return {
-        "history": {"instances": instances, "makespan_over_empty": makespan, "cpu_over_empty": cpu},
+        "history": {
+            "instances": instances,
+            "makespan_over_empty": makespan,
+            "cpu_over_empty": cpu,
+            "reads_ms": reads,
+            "retention": deleted,
+        },
         "ratios": {"history": round(sqrt(first * second), 3)},
     }
 
@@ -104,3 +147,42 @@ def fill(stack: Stack, chosen: tuple[Shape, ...], instances: int) -> None:
         for statement in FILL:
             cursor.execute(statement, {"dags": [shape.dag_ids[0] for shape in chosen], "runs": runs})
         cursor.execute("set session_replication_role = origin")
+
+
+def pages(stack: Stack) -> dict[str, dict[str, float]]:
+    """The times of READS, in milliseconds."""
+    ((run,),) = stack.rows("select run_id from dag_run where dag_id = 'chain' and run_id like 'old-%' order by run_after limit 1")
+    with web.served(stack) as (address, token):
+        headers = {"Authorization": f"Bearer {token}"}
+        with httpx.Client(base_url=address, headers=headers, timeout=300) as http:
+            return {name: web.repeated(http, path.format(run=run)) for name, path in READS.items()}
+
+
+def retention(stack: Stack, most: int) -> dict[str, Any]:
+    """Delete the oldest runs with that many task instances, as the prune service does but without its pauses; then vacuum."""
+    took_ms: list[float] = []
+    sqlalchemy.event.listen(stack.engine, "before_cursor_execute", lambda *call: call[4].__dict__.update(began=time.perf_counter()))
+    sqlalchemy.event.listen(
+        stack.engine, "after_cursor_execute", lambda *call: took_ms.append((time.perf_counter() - call[4].began) * 1000)
+    )
+    cpu_s, ((wal,),) = stack.cpu_seconds()["postgres"], stack.rows(measuring.WAL)
+    began, deleted, after = time.perf_counter(), 0, FIRST_RUN
+    while after is not None and deleted < most:
+        batch = transact(stack.engine, delete_runs, datetime.now(UTC), after)
+        deleted, after = deleted + sum(run.instances for run in batch.runs), batch.after
+    seconds = time.perf_counter() - began
+    deleted_s, ((wal_after,),) = stack.cpu_seconds()["postgres"], stack.rows(measuring.WAL)
+    for table in ("task_instance", "event", "xcom", "dag_run"):
+        with stack.connection.cursor() as cursor:
+            cursor.execute(f"vacuum {table}")
+    vacuumed_s = stack.cpu_seconds()["postgres"]
+    return {
+        "instances": deleted,
+        "seconds_per_million": round(seconds * 1e6 / deleted, 2),
+        "cpu_s_per_million": round((deleted_s - cpu_s) * 1e6 / deleted, 2),
+        "vacuum_cpu_s": round(vacuumed_s - deleted_s, 2),
+        "wal_mb_per_million": round((wal_after - wal) / deleted, 1),
+        "statements": len(took_ms),
+        "longest_statement_ms": round(max(took_ms), 1),
+        "p99_statement_ms": round(quantiles(took_ms, n=100, method="inclusive")[-1], 1),
+    }

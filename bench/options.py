@@ -11,9 +11,10 @@ Piece = dict[str, Any]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """The thoroughness of a part. `small` is for smoke tests, which check counts and states but no times. `say` prints
-    progress.
+    progress. `instances` are the finished task instances of the parts about a long history.
     """
 
     iterations: int = 3
     small: bool = False
+    instances: int = 1_000_000
     say: Callable[[str], None] = print

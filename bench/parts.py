@@ -10,8 +10,8 @@ from bench.options import Options, Piece
 
 #: Shapes are not listed here, because the chosen ones share one stack.
 PARTS = (
-    "raw", "hop", "by_message", "children", "history", "fanin", "creation", "first", "schedulers", "parse", "idle", "standing",
-    "open_runs", "memory", "code", "connections", "telemetry", "events", "spark",
+    "raw", "hop", "by_message", "children", "history", "churn", "fanin", "creation", "first", "schedulers", "parse", "idle",
+    "standing", "open_runs", "memory", "code", "connections", "telemetry", "events", "spark",
 )  # fmt: skip
 #: The modules of parts that have another name than their part.
 MODULES = {"raw": "baseline"}

@@ -77,10 +77,10 @@ def measure(size: Size, parts: Sequence[str]) -> dict[str, Any]:
             found["task_instances"] = web_data.fill(stack, size)
             web_data.write_logs(stack, size)
             say(f"{found['task_instances']} task instances")
-            with _web(stack) as (address, token):
+            with served(stack) as (address, token):
                 found |= _filled(stack, address, token, size, parts)
     if "engine" in parts:
-        found |= web_engine.measure(_web, size, say)
+        found |= web_engine.measure(served, size, say)
     return found
 
 
@@ -91,9 +91,9 @@ def _filled(stack: Stack, address: str, token: str, size: Size, parts: Sequence[
         if "api" in parts:
             found["api"] = _mix(address, headers, size, pause_s=PAUSE_S)
             found["api_without_pauses"] = _mix(address, headers, size, pause_s=0.0)
-            found |= {"grid": _repeated(http, GRID), "grid_bytes": _bytes(http, GRID)}
-            found |= {"graph": _repeated(http, f"/dags/{DEEP}/graph")}
-            found |= {"log_tail": _repeated(http, f"{FIRST}/logs/1/lines")}
+            found |= {"grid": repeated(http, GRID), "grid_bytes": _bytes(http, GRID)}
+            found |= {"graph": repeated(http, f"/dags/{DEEP}/graph")}
+            found |= {"log_tail": repeated(http, f"{FIRST}/logs/1/lines")}
             found |= {"log_search": _summary([_timed(lambda: _search(http)) for _ in range(3)])}
         if "browser" in parts:
             found |= web_browser.measure(address, PASSWORD, size)
@@ -106,7 +106,7 @@ def _filled(stack: Stack, address: str, token: str, size: Size, parts: Sequence[
 
 
 @contextlib.contextmanager
-def _web(stack: Stack) -> Iterator[tuple[str, str]]:
+def served(stack: Stack) -> Iterator[tuple[str, str]]:
     """A web process, and the token of an administrator."""
     account = transact(stack.engine, accounts.create, "bench", PASSWORD, role="admin")
     token, _ = transact(stack.engine, logins.issue, account.id, "token", lasts_s=86_400.0)
@@ -224,7 +224,8 @@ def _search(http: httpx.Client) -> None:
     assert len(found) == 1
 
 
-def _repeated(http: httpx.Client, path: str) -> dict[str, float]:
+def repeated(http: httpx.Client, path: str) -> dict[str, float]:
+    """The times of a request, one after the other."""
     found = _summary([_timed(lambda: http.get(API + path).raise_for_status()) for _ in range(TIMES)])
     say(f"{path}: {found}")
     return found

@@ -14,7 +14,7 @@ from paceline.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.store.db import sqlstates
 from scheduler.store.moves.reset import note_results
 
-#: An insert that finds its task instance deleted stores nothing.
+#: An insert that finds its task instance deleted stores nothing. It locks it, so that a deletion finds the new row.
 SET_OF_TASK = """
 insert into task_state (task_instance_id, key, value, expires_at)
 select id, %(key)s, %(value)s, coalesce(%(at)s, clock_timestamp() + make_interval(days => %(days)s))
@@ -25,6 +25,17 @@ select id, %(key)s, %(value)s, coalesce(%(at)s, clock_timestamp() + make_interva
 ADD_TO_TASK = """
 insert into task_state (task_instance_id, key, value) select id, %s, %s from task_instance where id = %s for key share
     on conflict (task_instance_id, key) do nothing
+"""
+ADD_XCOM = """
+insert into xcom (task_instance_id, key, value) select id, %s, %s from task_instance where id = %s for key share
+    on conflict do nothing
+"""
+NOTE_OF_TASK = """
+insert into instance_note (task_instance_id, note) select id, %s from task_instance where id = %s for key share
+    on conflict (task_instance_id) do update set note = excluded.note
+"""
+NOTE_OF_RUN = """
+insert into run_note (note, dag_run_id) values (%s, %s) on conflict (dag_run_id) do update set note = excluded.note
 """
 REPLACE_OF_TASK = """
 update task_state set value = %s, updated_at = clock_timestamp()
@@ -51,22 +62,18 @@ delete from asset_state s using held where s.uri = held.uri and s.key = held.key
 
 def note_run(connection: Connection, dag_run_id: int, note: str | None) -> None:
     """Set the note of a run; an empty one deletes it."""
-    _note(connection, "run_note", "dag_run_id", dag_run_id, note)
+    if note:
+        connection.exec_driver_sql(NOTE_OF_RUN, (note, dag_run_id))
+    else:
+        connection.exec_driver_sql("delete from run_note where dag_run_id = %s", (dag_run_id,))
 
 
 def note_instance(connection: Connection, task_instance_id: int, note: str | None) -> None:
     """Set the note of a task instance; an empty one deletes it."""
-    _note(connection, "instance_note", "task_instance_id", task_instance_id, note)
-
-
-def _note(connection: Connection, table: str, column: str, key: int, note: str | None) -> None:
     if note:
-        connection.exec_driver_sql(
-            f"insert into {table} ({column}, note) values (%s, %s) on conflict ({column}) do update set note = excluded.note",
-            (key, note),
-        )
+        connection.exec_driver_sql(NOTE_OF_TASK, (note, task_instance_id))
     else:
-        connection.exec_driver_sql(f"delete from {table} where {column} = %s", (key,))
+        connection.exec_driver_sql("delete from instance_note where task_instance_id = %s", (task_instance_id,))
 
 
 def delete_removed(connection: Connection, ti_id: int) -> bool:
@@ -80,9 +87,7 @@ def put_xcom(connection: Connection, ti_id: int, name: str, value: Any, *, new: 
     stored = psycopg2.extras.Json(value)
     try:
         if new:
-            done = connection.exec_driver_sql(
-                "insert into xcom (task_instance_id, key, value) values (%s, %s, %s) on conflict do nothing", (ti_id, name, stored)
-            )
+            done = connection.exec_driver_sql(ADD_XCOM, (name, stored, ti_id))
         else:
             done = connection.exec_driver_sql(
                 "update xcom set value = %s, created_at = clock_timestamp() where task_instance_id = %s and key = %s",

@@ -19,10 +19,9 @@ from scheduler.store.runs import deleted_runs
 from scheduler.store.runs.deleted_runs import DeletedRun
 from scheduler.store.tables import history
 
-#: Rows read in one batch, and task instances deleted with the runs of one batch, unless a single run has more.
-SCAN = 500
-MOST_INSTANCES = 5000
-RUNS_OF_EVENTS = 50
+#: Rows and runs read in one batch, and task instances deleted with its runs, unless a single run has more: some 20 ms of CPU.
+SCAN, SCAN_RUNS = 500, 200
+MOST_INSTANCES = 2000
 LONGEST_S = 600.0
 
 #: A run can be deleted when it has ended and nothing of it is open or claimed, except
@@ -219,36 +218,35 @@ def delete_runs(
 
     Their files, with the `logs` or without, are deleted later: by the caller if `taken`, else by any scheduler.
     """
-    seen = _ended_runs(connection, before, after, limit=SCAN)
+    seen = _ended_runs(connection, before, after)
     held = connection.exec_driver_sql(
-        f"""
-        select r.id, r.ended_at, (select count(*) from task_instance t where t.dag_run_id = r.id) as size
-          from dag_run r where r.id = any(%(ids)s) and {FREE_RUN}
-         order by r.id for update of r skip locked
-        """,
+        f"select r.id from dag_run r where r.id = any(%(ids)s) and {FREE_RUN} order by r.id for update of r skip locked",
         {"before": before, "ids": [row.id for row in seen]},
-    ).all()
-    chosen: list[Any] = []
-    last: tuple[datetime, int] | None
-    left = MOST_INSTANCES
-    for row in sorted(held, key=_place):
-        if chosen and row.size > left:
-            last = _place(chosen[-1])
-            break
-        chosen.append(row)
-        left -= row.size
-    else:
-        last = _place(seen[-1]) if len(seen) == SCAN else None
-    runs = _deleted(connection, before, chosen, logs=logs)
+    )
+    runs = _deleted(connection, before, held.scalars().all(), logs=logs)
     deleted_runs.store(connection, runs, taken=taken)
-    return Batch(len(runs), last, runs)
+    return Batch(len(runs), _place(seen[-1]) if seen and seen[-1].goes_on else None, runs)
 
 
-def _ended_runs(connection: Connection, before: datetime, after: tuple[datetime, int], *, limit: int) -> Sequence[Any]:
+def _ended_runs(connection: Connection, before: datetime, after: tuple[datetime, int]) -> Sequence[Any]:
+    """The first runs after a position that ended before a moment, each with whether others follow (`goes_on`).
+
+    At least one, and no more than have MOST_INSTANCES together.
+    """
     patiently(connection, seconds=LONGEST_S)
     return connection.exec_driver_sql(
-        "select ended_at, id from dag_run where ended_at < %s and (ended_at, id) > (%s, %s) order by ended_at, id limit %s",
-        (before, *after, limit),
+        """
+        select ended_at, id, number < count or count = %(scan)s as goes_on
+          from (select r.ended_at, r.id, sum(s.size) over earlier as total, row_number() over earlier as number,
+                       count(*) over () as count
+                  from (select ended_at, id from dag_run where ended_at < %(before)s and (ended_at, id) > (%(ended_at)s, %(id)s)
+                         order by ended_at, id limit %(scan)s) r
+                 cross join lateral (
+                       select count(*) as size from (select from task_instance t where t.dag_run_id = r.id limit %(most)s + 1) t) s
+                window earlier as (order by r.ended_at, r.id)) r
+         where total <= %(most)s or number = 1 order by ended_at, id
+        """,
+        {"before": before, "ended_at": after[0], "id": after[1], "scan": SCAN_RUNS, "most": MOST_INSTANCES},
     ).all()
 
 
@@ -257,14 +255,16 @@ def _place(run: Any) -> tuple[datetime, int]:
     return run.ended_at, run.id
 
 
-def _deleted(connection: Connection, before: datetime, chosen: Sequence[Any], *, logs: bool) -> tuple[DeletedRun, ...]:
+def _deleted(connection: Connection, before: datetime, chosen: Sequence[int], *, logs: bool) -> tuple[DeletedRun, ...]:
     """Delete the chosen runs. This statement checks them again now that they are locked: one may have been cleared before."""
-    sizes = {run.id: run.size for run in chosen}
     rows = connection.exec_driver_sql(
-        f"delete from dag_run r where r.id = any(%(ids)s) and {FREE_RUN} returning r.dag_id, r.run_id, r.id",
-        {"before": before, "ids": list(sizes)},
+        f"""
+        delete from dag_run r where r.id = any(%(ids)s) and {FREE_RUN}
+        returning r.dag_id, r.run_id, r.id, (select count(*) from task_instance t where t.dag_run_id = r.id)
+        """,
+        {"before": before, "ids": list(chosen)},
     ).all()
-    return tuple(DeletedRun(dag_id, run_id, key, sizes[key], logs) for dag_id, run_id, key in rows)
+    return tuple(DeletedRun(dag_id, run_id, key, size, logs) for dag_id, run_id, key, size in rows)
 
 
 def delete_rows(connection: Connection, kind: str, before: datetime, after: Any = None, *, code_url: str | None = None) -> Batch:
@@ -295,7 +295,7 @@ def delete_rows(connection: Connection, kind: str, before: datetime, after: Any 
 
 def delete_events(connection: Connection, before: datetime, after: tuple[datetime, int] = FIRST_RUN) -> Batch:
     """Delete the events of runs that ended before a moment; the runs stay."""
-    seen = _ended_runs(connection, before, after, limit=RUNS_OF_EVENTS)
+    seen = _ended_runs(connection, before, after)
     deleted = connection.exec_driver_sql("delete from event where dag_run_id = any(%s)", ([row.id for row in seen],))
     return Batch(deleted.rowcount, _place(seen[-1]) if seen else None)
 

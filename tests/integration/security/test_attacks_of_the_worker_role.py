@@ -106,7 +106,7 @@ def test_every_function_that_acts_as_its_owner_looks_names_up_in_our_schema_alon
     )
     # Each runs with the owner's rights for every session that changes a row. Read a new one as an attacker would.
     assert {row[0] for row in rows} == {
-        "task_instance_changed()", "log_run()", "note_run()", "forget_events()", "analyze_task_instance()"
+        "task_instance_changed()", "log_run()", "note_run()", "forget_events()", "forget_instances()", "analyze_task_instance()"
     }  # fmt: skip
     for name, config, callable_by_role in rows:
         fixed = None if name in QUALIFIED else ["search_path=pg_catalog, public, pg_temp"]

@@ -159,7 +159,7 @@ def test_a_locked_run_is_skipped_without_waiting(scenario: Scenario) -> None:
 
 
 def test_many_runs_go_in_batches_of_bounded_size(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "SCAN", 4)
+    monkeypatch.setattr(retention, "SCAN_RUNS", 4)
     monkeypatch.setattr(retention, "MOST_INSTANCES", 5)
     scenario.add(chain("d", 2))
     scenario.add(chain("large", 9))
