@@ -16,6 +16,7 @@ from scheduler.services.sweep import Sweep
 from scheduler.store.actions import mark
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
+from scheduler.store.moves.first import Limits
 from scheduler.store.runs import manual_runs
 from scheduler.store.runs.selection import Runs, Tasks
 from scheduler.store.upkeep import processes
@@ -25,6 +26,13 @@ LENGTHS, BATCH, BATCHES = (5, 50), 20, 40
 #: Open runs in which a task has just ended, for the sweep.
 TOUCHED, SMALL_TOUCHED = (100, 1000), (5, 10)
 SWEEPS = 20
+#: Registered workers, for what creating a run costs with many of them.
+WORKERS, SMALL_WORKERS = (100, 10_000), (5, 10)
+REGISTER = """
+    insert into process (id, kind, name, host, pid, queues, concurrency, heartbeat_at)
+    select 'many#' || n, 'worker', 'many-' || n, 'h', 1, '{default}', 16, clock_timestamp() + interval '1 day'
+      from generate_series((select count(*) from process) + 1, %s) n returning id
+"""
 #: No limit holds a task back.
 ENVIRONMENT = {"PACELINE_CORE_PARALLELISM": "1000000", "PACELINE_CORE_MAX_ACTIVE_RUNS_PER_DAG": "1000000"}
 WIDE = "update pool set slots = 1000000 returning name"
@@ -35,8 +43,9 @@ Spent = tuple[float, float]
 
 
 def measure(options: Options) -> Piece:
-    """`open_runs`: milliseconds of [scheduler, PostgreSQL]. `make_ms`, `start_ms` and `close_ms` of a run, by its tasks; `queue_ms`
-    of a task that the queue service queues; `sweep_ms` by the open runs in which a task has ended since the last sweep.
+    """`open_runs`: milliseconds of [scheduler, PostgreSQL]. `make_ms`, `start_ms` and `close_ms` of a run, by its tasks; `begin_ms`
+    of a run that is created with its first task queued; `queue_ms` of a task that the queue service queues; `sweep_ms` by the open
+    runs in which a task has ended since the last sweep; `begin_by_workers_ms` by the registered workers.
     """
     found: dict[str, Any] = defaultdict(dict)
     for length in LENGTHS:
@@ -47,6 +56,8 @@ def measure(options: Options) -> Piece:
             for name, spent in costs.per_run().items():
                 found[name][str(length)] = spent
             if length == LENGTHS[0]:
+                for workers in SMALL_WORKERS if options.small else WORKERS:
+                    found["begin_by_workers_ms"][str(workers)] = costs.begin_with(workers, 2 if options.small else SWEEPS)
                 for touched in SMALL_TOUCHED if options.small else TOUCHED:
                     found["sweep_ms"][str(touched)] = costs.sweep(touched, 2 if options.small else SWEEPS)
         options.say(f"runs of {length}: {dict(found)}")
@@ -62,7 +73,7 @@ class Costs:
         stack.rows(WIDE)
         self._stack = stack
         (self._dag_id,) = shapes.chain().dag_ids
-        versions = Versions()
+        self._versions = versions = Versions()
         scheduler = processes.register(stack.engine, kind="scheduler", name="s", host="h", pid=1)
         processes.register(stack.engine, kind="worker", name="w", host="h", pid=1, queues=("default",), concurrency=1_000_000)
         self._promote = Promote(stack.engine, stack.settings, versions)
@@ -72,20 +83,28 @@ class Costs:
         self._runs = self._open = 0
 
     def batch(self) -> None:
-        """Make, start, queue and close BATCH runs."""
+        """Make, start, queue and close BATCH runs, and then create as many with their first task queued."""
         run_ids = self._make(BATCH)
         self._started()
+        self._close(run_ids)
+        begun = self._begin(BATCH)
+        waiting = self._stack.rows("select count(*) from dag_run where state = 'queued'")[0][0]
+        assert not waiting, f"{waiting} runs did not begin"
+        self._close(begun, "of_begun")
+        self._runs += BATCH
+
+    def _close(self, run_ids: dict[int, str], name: str = "close_ms") -> None:
         for run_id in run_ids.values():
             transact(self._stack.engine, mark.mark, Runs(dag_id=self._dag_id, run_id=run_id), Tasks(), TaskState.SUCCESS)
         self._promote.hint(run_ids)
-        self._metered("close_ms", self._promote.run_once)
-        self._runs += BATCH
+        self._metered(name, self._promote.run_once)
         left = self._stack.rows("select count(*) from dag_run where state in ('queued', 'running')")[0][0]
         assert not left, f"{left} runs did not close"
 
     def per_run(self) -> dict[str, list[float]]:
         """Milliseconds of [scheduler, PostgreSQL] for a run; one task of a run was queued."""
-        return {name: [round(spent / self._runs, 4) for spent in both] for name, both in self._spent.items()}
+        of_run = {name: both for name, both in self._spent.items() if name.endswith("_ms")}
+        return {name: [round(spent / self._runs, 4) for spent in both] for name, both in of_run.items()}
 
     def sweep(self, touched: int, times: int) -> list[float]:
         """The same for a sweep with so many open runs, in each of which a task has ended recently."""
@@ -104,15 +123,31 @@ class Costs:
             self._metered("sweep", self._sweep.run_once)
         return [round(spent / times, 4) for spent in self._spent.pop("sweep")]
 
+    def begin_with(self, workers: int, times: int) -> list[float]:
+        """The same for creating a run with its first task queued, while so many workers are registered."""
+        self._stack.rows(REGISTER, (workers,))
+        with self._stack.connection.cursor() as cursor:
+            cursor.execute("vacuum analyze process")
+        self._spent.pop("by_workers", None)
+        for _ in range(times):
+            self._close(self._begin(BATCH, "by_workers"), "of_begun")
+        return [round(spent / times / BATCH, 4) for spent in self._spent.pop("by_workers")]
+
     def _make(self, count: int) -> dict[int, str]:
+        return self._created("make_ms", count)
+
+    def _begin(self, count: int, name: str = "begin_ms") -> dict[int, str]:
+        return self._created(name, count, Limits.of(self._stack.settings, "bench"))
+
+    def _created(self, name: str, count: int, limits: Limits | None = None) -> dict[int, str]:
         run_ids: dict[int, str] = {}
 
-        def make() -> None:
+        def create() -> None:
             for _ in range(count):
-                run = transact(self._stack.engine, manual_runs.trigger, self._dag_id)
+                run = transact(self._stack.engine, manual_runs.trigger, self._dag_id, versions=self._versions, limits=limits)
                 run_ids[run.id] = run.run_id
 
-        self._metered("make_ms", make)
+        self._metered(name, create)
         return run_ids
 
     def _started(self) -> None:

@@ -1,10 +1,11 @@
-"""The standing load of PostgreSQL: its CPU for a pass of the queue service and for a heartbeat of a worker."""
+"""The standing load of PostgreSQL: its CPU for a pass of the queue service, a heartbeat, a registration and a connection."""
 
 import itertools
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from bench import shapes
+from bench.open_runs import REGISTER, SMALL_WORKERS, WORKERS
 from bench.options import Options, Piece
 from bench.stack import Stack
 from scheduler.messaging.publisher import Publisher
@@ -13,6 +14,7 @@ from scheduler.store.db.database import create, transact
 from scheduler.store.runs import manual_runs
 from scheduler.store.upkeep import processes
 from scheduler.store.upkeep.heartbeats import HeartbeatConnection
+from scheduler.store.worker.hot_path import HotPath
 from workers.supervision.heartbeat import BEATS_PER_SWEEP
 
 #: Running task instances, each in its own run; and those of the worker that sends the heartbeat.
@@ -32,7 +34,11 @@ FULL = "update pool set slots = 0"
 
 
 def measure(options: Options) -> Piece:
-    """`pass_postgres_ms` and `beat_postgres_ms` by number of running task instances. The pass can queue nothing."""
+    """`pass_postgres_ms` and `beat_postgres_ms` by number of running task instances. The pass can queue nothing.
+
+    `pass_by_workers_ms`, `beat_by_workers_ms` and `register_by_workers_ms` by number of registered workers. `connection_ms` is a
+    connection of a pool process from its start to its end.
+    """
     shape = shapes.chain(10)
     passes: dict[str, float] = {}
     beats: dict[str, float] = {}
@@ -51,7 +57,52 @@ def measure(options: Options) -> Piece:
             passes[str(size)] = _cpu_ms(stack, queue.run_once, enough_s)
             beats[str(size)] = _beat(stack, enough_s)
             options.say(f"{size} running: PostgreSQL takes {passes[str(size)]} ms for a pass, {beats[str(size)]} ms for a beat")
-    return {"standing": {"pass_postgres_ms": passes, "beat_postgres_ms": beats}}
+        by_workers = _by_workers(stack, queue, SMALL_WORKERS if options.small else WORKERS, enough_s)
+        connection_ms = _connection(stack, enough_s)
+    options.say(f"by workers: {by_workers}; a connection takes {connection_ms} ms")
+    return {
+        "standing": {"pass_postgres_ms": passes, "beat_postgres_ms": beats, **by_workers, "connection_ms": connection_ms},
+    }
+
+
+def _by_workers(stack: Stack, queue: Queue, sizes: Sequence[int], enough_s: float) -> dict[str, dict[str, float]]:
+    """Milliseconds of PostgreSQL by the number of registered workers."""
+    found: dict[str, dict[str, float]] = {
+        name: {} for name in ("pass_by_workers_ms", "beat_by_workers_ms", "register_by_workers_ms")
+    }
+    for size in sizes:
+        stack.rows(REGISTER, (size,))
+        with stack.connection.cursor() as cursor:
+            cursor.execute("vacuum analyze process")
+        found["pass_by_workers_ms"][str(size)] = _cpu_ms(stack, queue.run_once, enough_s)
+        found["beat_by_workers_ms"][str(size)] = _beat(stack, enough_s)
+        found["register_by_workers_ms"][str(size)] = _registration(stack, enough_s)
+    return found
+
+
+def _registration(stack: Stack, enough_s: float) -> float:
+    """A worker that enters its start, and is gone: the next one finds as many."""
+
+    def register() -> None:
+        worker = processes.register(engine, kind="worker", name="w", host="h", pid=1, queues=("default",), concurrency=HELD)
+        stack.rows("delete from process where id = %s returning id", (worker,))
+
+    engine = create(stack.settings, pool_size=1)
+    try:
+        return _cpu_ms(stack, register, enough_s)
+    finally:
+        engine.dispose()
+
+
+def _connection(stack: Stack, enough_s: float) -> float:
+    """With the settings and the statements that a pool process prepares in it, and a claim that finds nothing."""
+
+    def connect() -> None:
+        connection = HotPath(stack.settings, "bench")
+        connection.claim(0, str(uuid.uuid4()))
+        connection.close()
+
+    return _cpu_ms(stack, connect, enough_s)
 
 
 def _start(stack: Stack) -> None:
@@ -88,9 +139,11 @@ def _beat(stack: Stack, enough_s: float) -> float:
 def _cpu_ms(stack: Stack, work: Callable[[], object], enough_s: float) -> float:
     """CPU of all server processes for one such operation."""
     work()
-    before, times = stack.cpu_seconds()["postgres"], 0
-    while (used := stack.cpu_seconds()["postgres"] - before) < enough_s:
+    # CPU of processes that have ended is counted when the server takes note of their end.
+    before, used, times = stack.cpu_seconds()["postgres"], 0.0, 0
+    while not times or used < enough_s:
         for _ in range(20):
             work()
         times += 20
+        used = stack.cpu_seconds()["postgres"] - before
     return round(used / times * 1000, 3)

@@ -1,120 +1,45 @@
 """A discrete-event model of Paceline: schedulers, workers, PostgreSQL and Redis, which cost what the bench has measured."""
 
+import contextlib
 import heapq
 import itertools
 import random
 from collections import deque
-from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import Any
 
 import simpy
 
 from bench.scale.graphs import Graph
+from bench.scale.hardware import Cpu, Log, OwnCpus, Step
+from bench.scale.parameters import Deployment, Line, Parameters, Work, at
 
-#: The next action of a process of the model.
-Step = Generator[simpy.Event, Any, None]
-#: CPU is assigned in slices of this many seconds, so that a long task does not delay short ones.
-SLICE_S = 0.001
 #: Seconds between two polls of a scheduler without a wakeup, and between two sweeps.
 IDLE_S = 1.0
-#: Seconds by which a sweep looks back beyond the last one, see services/sweep.py.
-LATE_S = 5.0
+#: Seconds by which a sweep looks back beyond the last one, and the task instances that it checks, see services/sweep.py.
+LATE_S, MOST_SWEPT = 5.0, 20_000
 #: `prefetch_window`, `max_tis_per_query`, and the most runs that one transaction of promote examines.
 PREFETCH_WINDOW, BATCH, RUNS = 32, 256, 20
+#: The most tasks of a run that the process that creates it can begin, see docs/explanation/first-task.md.
+MOST_OF_BEGUN = 100
+#: With more workers than this, each has CPU to spare, so none of them is a process of the model.
+FEW_WORKERS = 20
 #: The shares of the steps of a task in the CPU of a child and of PostgreSQL. Only hops depend on them, not makespans.
 CHILD_CLAIM, CHILD_WORK, CHILD_REPORT, CHILD_PUBLISH = 0.3, 0.3, 0.25, 0.15
 POSTGRES_CLAIM, POSTGRES_REPORT = 0.35, 0.65
-#: CPU of a scheduler for a pass that finds nothing.
-PASS_S = 0.001
-#: Seconds in any case, and seconds for each.
-Line = tuple[float, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """CPU of a scheduler and of PostgreSQL."""
-
-    scheduler: Line = (0.0, 0.0)
-    postgres: Line = (0.0, 0.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
-    """Seconds of CPU that one task instance takes from each process on its way from ready to success."""
-
-    scheduler: float
-    worker: float
-    child: float
-    postgres: float
-    redis: float
-
-
-NO_COSTS = Costs(scheduler=0, worker=0, child=0, postgres=0, redis=0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameters:
-    """The measurements. `followed` is a task instance that a worker queued, `in_place` one with which its process continued."""
-
-    followed: Costs
-    in_place: Costs
-    #: What a mapped task instance takes in addition: it reads its value.
-    mapped: Costs = NO_COSTS
-    #: Seconds of a flush to the disk. All commits that wait when it begins share it.
-    flush_s: float
-    #: Seconds from the arrival of a message or an answer until its receiver runs, which is no process's CPU.
-    wake_s: float
-    #: Seconds from the stored start of a run until its first tasks can be queued, which is no process's CPU.
-    start_s: float = 0.0
-    #: The share of the CPU of workers, children and PostgreSQL that does not delay the step itself, only work on the same core:
-    #: acknowledgments, logs, cleanup, the writers of PostgreSQL.
-    beside: float = 0.3
-    #: CPU of a scheduler for a pass; CPU of PostgreSQL for a pass and for a heartbeat of a worker, by queued and running tasks.
-    pass_s: float = PASS_S
-    pass_postgres_s: Line = (0.001, 0.0)
-    beat_postgres_s: Line = (0.0002, 0.0)
-    #: Queueing a task instance by a scheduler, in addition to `followed`.
-    queue: Work = Work()
-    #: Creating, starting and closing a run, by its tasks. A scheduler or the client that triggers creates it.
-    make: Work = Work()
-    start: Work = Work()
-    close: Work = Work()
-    #: A sweep, by the open runs in which a task has ended recently.
-    sweep: Work = Work()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deployment:
-    """The hardware and processes. With `shared_cores`, all parts share one machine. Otherwise, each part has its own."""
-
-    schedulers: int = 1
-    workers: int = 1
-    children: int = 4
-    pools: int = 1
-    brokers: int = 1
-    heartbeat_s: float = 2.0
-    #: worker.in_place_seconds.
-    in_place_s: float = 0.2
-    #: Slots of each pool. None: as many as there are children.
-    slots: int | None = None
-    #: Further task instances that run during the whole simulation.
-    standing: int = 0
-    shared_cores: int | None = None
-    postgres_cores: int = 8
-    worker_cores: int = 2
 
 
 @dataclass(slots=True)
 class Run:
-    """An open run. `ended` has the times at which its tasks ended."""
+    """An open run. `ended` has the times at which its tasks ended, and `held_s` counts how long its row was locked."""
 
     number: int
     graph: Graph
     pool: int
     left: list[int]
     open: int
+    asked_at: float
     ended: dict[int, float] = field(default_factory=dict)
+    held_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -137,106 +62,104 @@ class Task:
         return -self.run.graph.weights[self.number], self.run.number, self.number
 
 
-class Cpu:
-    """Some cores. `busy_s` is their CPU time so far."""
-
-    def __init__(self, env: simpy.Environment, cores: int) -> None:
-        self._env = env
-        self._free = simpy.Resource(env, cores)
-        self.busy_s = 0.0
-
-    def use(self, seconds: float) -> Step:
-        """Use a core, in slices."""
-        self.busy_s += seconds
-        while seconds > 0:
-            part = min(seconds, SLICE_S)
-            with self._free.request() as core:
-                yield core
-                yield self._env.timeout(part)
-            seconds -= part
-
-
-class Log:
-    """The write-ahead log. All commits that wait when a flush begins share it."""
-
-    def __init__(self, env: simpy.Environment, flush_s: float) -> None:
-        self._env = env
-        self._flush_s = flush_s
-        self._next = env.event()
-        self._wanted = env.event()
-        self.busy_s = 0.0
-        env.process(self._write())
-
-    def flush(self) -> Step:
-        """Wait until earlier writes are on the disk."""
-        if not self._wanted.triggered:
-            self._wanted.succeed()
-        yield self._next
-
-    def _write(self) -> Step:
-        while True:
-            yield self._wanted
-            waiting, self._next, self._wanted = self._next, self._env.event(), self._env.event()
-            yield self._env.timeout(self._flush_s)
-            self.busy_s += self._flush_s
-            waiting.succeed()
-
-
 class Model:
-    """A running deployment. `trigger` creates runs, and `env.run` lets time pass."""
+    """A running deployment. `trigger` and `plan` create runs, and `run` lets time pass. Each task opens `opened` connections."""
 
-    def __init__(self, parameters: Parameters, deployment: Deployment) -> None:
-        self.env = simpy.Environment()
+    def __init__(self, parameters: Parameters, deployment: Deployment, opened: float = 0.0) -> None:
+        self.env = env = simpy.Environment()
         self.parameters = parameters
         self.deployment = deployment
         self.dice = random.Random(1)
-        shared = deployment.shared_cores
-        machine = Cpu(self.env, shared) if shared else None
-        self.postgres = machine or Cpu(self.env, deployment.postgres_cores)
-        self.redis = [machine or Cpu(self.env, 1) for _ in range(deployment.brokers)]
-        self.scheduler_cpus = [machine or Cpu(self.env, 1) for _ in range(deployment.schedulers)]
-        self.log = Log(self.env, parameters.flush_s)
-        self.queues = [simpy.Store(self.env) for _ in range(deployment.brokers)]
-        self.pools = [simpy.Resource(self.env, 1) for _ in range(deployment.pools)]
+        self._connecting_s = parameters.connection_s * opened
+        shared, slowdown = deployment.shared_cores, parameters.slowdown
+        machine = Cpu(env, shared, slowdown) if shared else None
+        self.postgres = machine or Cpu(env, deployment.postgres_cores, slowdown)
+        self.redis = [machine or Cpu(env, 1) for _ in range(deployment.brokers)]
+        self.scheduler_cpus = [machine or Cpu(env, 1) for _ in range(deployment.schedulers)]
+        self.log = Log(env, parameters.flush_s, deployment.disk_bytes_per_s)
+        self.queues = [simpy.Store(env) for _ in range(deployment.brokers)]
+        self.pools = [simpy.Resource(env, 1) for _ in range(deployment.pools)]
         self.pools_held_s = [0.0] * deployment.pools
         #: A heap for each pool.
         self.waiting: list[list[Task]] = [[] for _ in range(deployment.pools)]
         self.active = [0] * deployment.pools
         self.hops: list[float] = []
         self.closed: list[Run] = []
-        #: Task instances of the runs that were triggered, and those that have ended.
-        self.triggered = 0
-        self.done = 0
+        #: Task instances that have ended, started, and become ready.
+        self.done = self._started = self._ready_so_far = 0
         #: Runs that promote has to start and to close, the number of open runs, and the times at which tasks ended.
         self._made: list[Run] = []
         self._over: list[Run] = []
         self.open = 0
+        #: Of the closed runs: how long their rows were locked by schedulers, and how long they were open.
+        self.runs_held_s = self.runs_open_s = 0.0
         self._ends: deque[float] = deque()
+        self._sweep_at = IDLE_S
+        self._open_tasks = 0
         self._numbers = itertools.count()
-        self._bell = self.env.event()
+        self._bell = env.event()
         self._pool_of_run = itertools.cycle(range(deployment.pools))
         for cpu in self.scheduler_cpus:
-            self.env.process(self._schedule(cpu))
-        for number in range(deployment.workers):
-            self.env.process(self._consume(machine or Cpu(self.env, deployment.worker_cores), number % deployment.brokers))
-            self.env.process(self._beat())
+            env.process(self._schedule(cpu))
+        self._start_workers(machine)
+        env.process(self._beat())
 
-    def trigger(self, graph: Graph, count: int = 1, cpu: Cpu | None = None) -> None:
-        """Create runs one after the other, on this CPU or on that of a random scheduler."""
-        self.env.process(self._make(graph, count, cpu or self.dice.choice(self.scheduler_cpus)))
+    def trigger(self, graph: Graph, count: int = 1) -> None:
+        """Create runs one after the other in a client on the CPU of a random scheduler. It queues their first tasks if it may."""
+        self.env.process(self._create_all(graph, count, self.dice.choice(self.scheduler_cpus), is_client=True))
 
-    def _make(self, graph: Graph, count: int, cpu: Cpu) -> Step:
+    def plan(self, graph: Graph) -> None:
+        """Create a run in a random scheduler. Its queue service queues the first tasks."""
+        self.env.process(self._create_all(graph, 1, self.dice.choice(self.scheduler_cpus), is_client=False))
+
+    def run(self, until_s: float, most_steps: int) -> bool:
+        """Let time pass until this moment. False if it takes more steps than this, and time stopped before."""
+        for _ in range(most_steps):
+            if self.env.peek() >= until_s:
+                return True
+            self.env.step()
+        return False
+
+    @property
+    def backlog(self) -> int:
+        """Task instances that are ready and have not started, with the first ones of runs that are due and not created yet."""
+        return self._ready_so_far - self._started
+
+    def _create_all(self, graph: Graph, count: int, cpu: Cpu, *, is_client: bool) -> Step:
         for _ in range(count):
-            self.triggered += len(graph.above)
-            yield from self._do(cpu, self.parameters.make, len(graph.above))
-            yield from self.log.flush()
-            self._made.append(Run(next(self._numbers), graph, next(self._pool_of_run), list(graph.above), len(graph.above)))
-            self.open += 1
+            self._ready_so_far += graph.above.count(0)
+            pool, left = next(self._pool_of_run), list(graph.above)
+            yield from self._create(Run(next(self._numbers), graph, pool, left, len(left), self.env.now), cpu, is_client)
+
+    def _create(self, run: Run, cpu: Cpu, is_client: bool) -> Step:
+        tasks, pool = len(run.graph.above), run.pool
+        begins = tasks <= MOST_OF_BEGUN and not run.graph.mapped
+        work = self.parameters.begin if begins else self.parameters.make
+        yield from cpu.use(at(work.scheduler, tasks))
+        # It neither waits for the lock of a pool, nor overtakes a task instance that waits.
+        may_queue = begins and is_client and not self.waiting[pool] and not self.pools[pool].count
+        queued = may_queue and self.active[pool] < self._places()
+        began = self.env.now
+        with self.pools[pool].request() if queued else contextlib.nullcontext():
+            self.active[pool] += queued
+            workers_s = self.parameters.begin_of_worker_s * self.deployment.workers if queued else 0.0
+            yield from self.postgres.use(at(work.postgres, tasks) + workers_s)
+            yield from self.log.flush(self.parameters.wal.of_run)
+            self.pools_held_s[pool] += (self.env.now - began) * queued
+        self.open += 1
+        self._open_tasks += tasks
+        if not begins:
+            self._made.append(run)
+        else:
+            self._ready(run, without_first=queued)
+        if queued:
+            yield from self._send(Task(run, 0, run.asked_at))
+        if not queued or self.waiting[pool]:
             self.wake()
 
     def _do(self, cpu: Cpu, work: Work, each: int, times: int = 1) -> Step:
-        yield from cpu.use(work.scheduler[0] * times + work.scheduler[1] * each)
-        yield from self.postgres.use(work.postgres[0] * times + work.postgres[1] * each)
+        for used, (always, one) in ((cpu, work.scheduler), (self.postgres, work.postgres)):
+            yield from used.use(always * times + one * each)
 
     def wake(self) -> None:
         """Wake the schedulers."""
@@ -246,60 +169,57 @@ class Model:
     # Schedulers
 
     def _schedule(self, cpu: Cpu) -> Step:
-        sweep_at = IDLE_S
         while True:
             yield self._bell | self.env.timeout(IDLE_S)
             if self._bell.triggered:
                 self._bell = self.env.event()
             yield from cpu.use(self.parameters.pass_s)
             yield from self._promote(cpu)
-            if self.env.now >= sweep_at:
-                sweep_at = self.env.now + IDLE_S
+            # One scheduler sweeps for all.
+            if self.env.now >= self._sweep_at:
+                self._sweep_at = self.env.now + IDLE_S
                 yield from self._do(cpu, self.parameters.sweep, self._touched())
             for pool in self.dice.sample(range(len(self.pools)), len(self.pools)):
-                if self.waiting[pool] and not self.pools[pool].count:
+                if self._may_queue(pool):
                     yield from self._queue(cpu, pool)
-            if any(waiting and active < self._places() for waiting, active in zip(self.waiting, self.active, strict=True)):
+            if any(self._may_queue(pool) for pool in range(len(self.pools))):
                 self.wake()
+
+    def _may_queue(self, pool: int) -> bool:
+        """Whether a pass could queue something now. Whoever holds the pool wakes the schedulers later."""
+        return bool(self.waiting[pool]) and not self.pools[pool].count and self.active[pool] < self._places()
 
     def _promote(self, cpu: Cpu) -> Step:
         """Start new runs and close ended ones, RUNS in a transaction."""
         made, self._made = self._made, []
         over, self._over = self._over, []
-        for work, all_runs, then in ((self.parameters.start, made, self._start), (self.parameters.close, over, self._close)):
-            for at in range(0, len(all_runs), RUNS):
-                batch = all_runs[at : at + RUNS]
+        for work, all_runs, then in ((self.parameters.start, made, self._ready), (self.parameters.close, over, self._close)):
+            for batch in (all_runs[first : first + RUNS] for first in range(0, len(all_runs), RUNS)):
+                began = self.env.now
                 yield from self._do(cpu, work, sum(len(run.graph.above) for run in batch), len(batch))
                 yield from self.log.flush()
                 for run in batch:
+                    run.held_s += self.env.now - began
                     then(run)
 
-    def _start(self, run: Run) -> None:
-        if self.parameters.start_s:
-            self.env.process(self._start_later(run))
-        else:
-            self._ready(run, self.env.now)
-
-    def _start_later(self, run: Run) -> Step:
-        since = self.env.now
-        yield self.env.timeout(self.parameters.start_s)
-        self._ready(run, since)
-        self.wake()
-
-    def _ready(self, run: Run, since: float) -> None:
+    def _ready(self, run: Run, *, without_first: bool = False) -> None:
         for number, above in enumerate(run.graph.above):
-            if not above:
-                heapq.heappush(self.waiting[run.pool], Task(run, number, since))
+            if not above and not (without_first and number == 0):
+                heapq.heappush(self.waiting[run.pool], Task(run, number, run.asked_at))
 
     def _close(self, run: Run) -> None:
         self.open -= 1
+        self._open_tasks -= len(run.graph.above)
         self.closed.append(run)
+        self.runs_held_s += run.held_s
+        self.runs_open_s += self.env.now - run.asked_at
 
     def _touched(self) -> int:
-        """Open runs in which a task has ended since shortly before the last sweep. Assumes one such task for each run."""
+        """Open runs that a sweep checks: those in which a task has ended since shortly before the last one, each only one."""
         while self._ends and self._ends[0] < self.env.now - IDLE_S - LATE_S:
             self._ends.popleft()
-        return min(self.open + self.deployment.standing, len(self._ends))
+        most = MOST_SWEPT * self.open // max(1, self._open_tasks)
+        return min(self.open + self.deployment.standing, len(self._ends), most)
 
     def _queue(self, cpu: Cpu, pool: int) -> Step:
         """One pass over one pool, which it locks until its commit."""
@@ -311,20 +231,24 @@ class Model:
             chosen = [heapq.heappop(self.waiting[pool]) for _ in range(count)]
             self.active[pool] += count
             yield from self._do(cpu, work, count)
-            yield from self.postgres.use(self._by_active(self.parameters.pass_postgres_s))
+            of_workers_s = self.parameters.pass_of_worker_s * self.deployment.workers
+            yield from self.postgres.use(self._by_active(self.parameters.pass_postgres_s) + of_workers_s)
             yield from self.log.flush()
             self.pools_held_s[pool] += self.env.now - began
+            for run in {task.run.number: task.run for task in chosen}.values():
+                run.held_s += self.env.now - began
+        if self.waiting[pool]:
+            self.wake()
         for task in chosen:
             yield from self._send(task)
 
     def _by_active(self, cost: Line) -> float:
-        always, each = cost
-        return always + each * (self.deployment.standing + sum(self.active))
+        return at(cost, self.deployment.standing + sum(self.active))
 
     def _places(self) -> int:
         """The number of task instances of a pool that may be queued or running, besides the standing ones."""
         config = self.deployment
-        places = config.workers * config.children // config.pools + PREFETCH_WINDOW
+        places = config.processes // config.pools + PREFETCH_WINDOW
         return places if config.slots is None else min(places, config.slots - config.standing // config.pools)
 
     def _send(self, task: Task) -> Step:
@@ -332,7 +256,7 @@ class Model:
         yield from self.redis[broker].use(self.parameters.followed.redis)
         self.queues[broker].put(task)
 
-    def _work(self, cpu: Cpu, seconds: float) -> Step:
+    def _work(self, cpu: Cpu | OwnCpus, seconds: float) -> Step:
         """Do the work of a step. The share `beside` runs in parallel with the next step."""
         beside = self.parameters.beside
         yield from cpu.use(seconds * (1 - beside))
@@ -342,33 +266,50 @@ class Model:
     # Workers
 
     def _beat(self) -> Step:
-        yield self.env.timeout(self.dice.random() * self.deployment.heartbeat_s)
+        """The heartbeats of all workers, evenly spread."""
+        cost, workers = self.parameters.beat_postgres_s, self.deployment.workers
         while True:
-            yield from self.postgres.use(self._by_active(self.parameters.beat_postgres_s))
-            yield self.env.timeout(self.deployment.heartbeat_s)
+            yield self.env.timeout(self.deployment.heartbeat_s / workers)
+            self.env.process(self.postgres.use(self._by_active(cost) + self.parameters.beat_of_worker_s * workers))
 
-    def _consume(self, cpu: Cpu, broker: int) -> Step:
-        """The parent process of a worker, which takes a message only for a free child."""
-        children = simpy.Resource(self.env, self.deployment.children)
+    def _start_workers(self, machine: Cpu | None) -> None:
+        config, env = self.deployment, self.env
+        if config.workers <= FEW_WORKERS:
+            for number in range(config.workers):
+                cpu = machine or Cpu(env, config.worker_cores, self.parameters.slowdown)
+                env.process(self._consume(cpu, number % config.brokers, config.children, in_turn=True))
+        else:
+            for broker in range(config.brokers):
+                env.process(self._consume(OwnCpus(env), broker, config.processes // config.brokers, in_turn=False))
+
+    def _consume(self, cpu: Cpu | OwnCpus, broker: int, children: int, *, in_turn: bool) -> Step:
+        """The parent process of a worker, or those of many, takes a message only for a free child. One takes one after another."""
+        free = simpy.Container(self.env, children, children)
         while True:
-            child = children.request()
-            yield child
+            yield free.get(1)
             task = yield self.queues[broker].get()
-            yield self.env.timeout(self.parameters.wake_s)
-            yield from self._work(cpu, self.parameters.followed.worker)
-            self.env.process(self._run(task, cpu, children, child))
+            if in_turn:
+                yield from self._receive(cpu)
+            self.env.process(self._run(task, cpu, free, received=in_turn))
 
-    def _run(self, task: Task, cpu: Cpu, children: simpy.Resource, child: Any) -> Step:
+    def _receive(self, cpu: Cpu | OwnCpus) -> Step:
+        yield self.env.timeout(self.parameters.wake_s)
+        yield from self._work(cpu, self.parameters.followed.worker)
+
+    def _run(self, task: Task, cpu: Cpu | OwnCpus, free: simpy.Container, *, received: bool) -> Step:
         """A pool process: claim, run, report and follow. Then it continues in place, or sends the next message."""
         cost = self.parameters.followed
+        if not received:
+            yield from self._receive(cpu)
         yield self.env.timeout(self.parameters.wake_s)
         until = self.env.now + self.deployment.in_place_s
         yield from self._work(cpu, cost.child * CHILD_CLAIM)
-        yield from self._work(self.postgres, cost.postgres * POSTGRES_CLAIM)
+        yield from self._work(self.postgres, cost.postgres * POSTGRES_CLAIM + self._connecting_s)
         started, report = self.env.now, (cost.child * CHILD_REPORT, cost.postgres * POSTGRES_REPORT)
         yield from self._work(cpu, cost.child * CHILD_WORK)
         while True:
             self.hops.append(started - task.since)
+            self._started += 1
             if task.run.graph.mapped and task.number:
                 yield from self._work(cpu, self.parameters.mapped.child)
                 yield from self._work(self.postgres, self.parameters.mapped.postgres)
@@ -377,7 +318,7 @@ class Model:
             yield from self._work(cpu, report[0])
             yield from self._work(self.postgres, report[1])
             successor, ended_at = self._report(task, started), self.env.now
-            yield from self.log.flush()
+            yield from self.log.flush(self.parameters.wal.of_task + self.parameters.wal.to_tables)
             if not task.run.open:
                 self._over.append(task.run)
                 self.wake()
@@ -390,9 +331,9 @@ class Model:
         if successor is not None:
             yield from self._work(cpu, cost.child * CHILD_PUBLISH)
             yield from self._send(successor)
-        children.release(child)
+        yield free.put(1)
 
-    def _user_code(self, cpu: Cpu, graph: Graph) -> Step:
+    def _user_code(self, cpu: Cpu | OwnCpus, graph: Graph) -> Step:
         if graph.busy:
             yield from cpu.use(graph.seconds)
         else:
@@ -411,6 +352,7 @@ class Model:
         for number in run.graph.below[task.number]:
             run.left[number] -= 1
             if not run.left[number]:
+                self._ready_so_far += 1
                 heapq.heappush(waiting, Task(run, number, started + run.graph.seconds))
         successor = heapq.heappop(waiting) if waiting and waiting[0].run is run else None
         self.active[run.pool] -= successor is None
