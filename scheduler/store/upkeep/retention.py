@@ -19,7 +19,7 @@ from scheduler.store.runs import deleted_runs
 from scheduler.store.runs.deleted_runs import DeletedRun
 from scheduler.store.tables import history
 
-#: Rows and runs read in one batch, and task instances deleted with its runs, unless a single run has more: some 20 ms of CPU.
+#: Rows and runs read in one batch; task instances deleted by one statement, which is some 20 ms of CPU. A larger run has a batch.
 SCAN, SCAN_RUNS = 500, 200
 MOST_INSTANCES = 2000
 LONGEST_S = 600.0
@@ -256,15 +256,28 @@ def _place(run: Any) -> tuple[datetime, int]:
 
 
 def _deleted(connection: Connection, before: datetime, chosen: Sequence[int], *, logs: bool) -> tuple[DeletedRun, ...]:
-    """Delete the chosen runs. This statement checks them again now that they are locked: one may have been cleared before."""
+    """Delete the chosen runs. The first statement checks them again now that they are locked: one may have been cleared before."""
     rows = connection.exec_driver_sql(
         f"""
-        delete from dag_run r where r.id = any(%(ids)s) and {FREE_RUN}
-        returning r.dag_id, r.run_id, r.id, (select count(*) from task_instance t where t.dag_run_id = r.id)
+        select r.dag_id, r.run_id, r.id, (select count(*) from task_instance t where t.dag_run_id = r.id)
+          from dag_run r where r.id = any(%(ids)s) and {FREE_RUN}
         """,
         {"before": before, "ids": list(chosen)},
     ).all()
-    return tuple(DeletedRun(dag_id, run_id, key, size, logs) for dag_id, run_id, key, size in rows)
+    runs = tuple(DeletedRun(dag_id, run_id, key, size, logs) for dag_id, run_id, key, size in rows)
+    for run in runs:
+        if run.instances > MOST_INSTANCES:
+            for table in ("event", "task_instance"):
+                _empty(connection, table, run.key)
+    connection.exec_driver_sql("delete from dag_run where id = any(%s)", ([run.key for run in runs],))
+    return runs
+
+
+def _empty(connection: Connection, table: str, dag_run_id: int) -> None:
+    """Delete the rows of a large run before it, so that no statement takes long."""
+    statement = f"delete from {table} where ctid = any(array(select ctid from {table} where dag_run_id = %s limit %s))"
+    while connection.exec_driver_sql(statement, (dag_run_id, MOST_INSTANCES)).rowcount == MOST_INSTANCES:
+        pass
 
 
 def delete_rows(connection: Connection, kind: str, before: datetime, after: Any = None, *, code_url: str | None = None) -> Batch:

@@ -9,6 +9,7 @@ from typing import Any
 
 import fsspec
 import pytest
+import sqlalchemy
 from fsspec.implementations.memory import MemoryFileSystem
 from support.data import attempt
 from support.run_actions import clear_
@@ -174,6 +175,25 @@ def test_many_runs_go_in_batches_of_bounded_size(scenario: Scenario, monkeypatch
     assert max(sizes) == 9, "a run is never cut in two"
     assert all(size <= 5 or size == 9 for size in sizes), sizes
     assert sum(sizes) == 19
+
+
+def test_a_large_run_goes_in_one_transaction_of_small_statements(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "MOST_INSTANCES", 2)
+    scenario.add(chain("large", 5))
+    old = ended(scenario, "large", "old")
+    deleted: list[int] = []
+
+    def note(*call: Any) -> None:
+        if "delete from task_instance" in call[2]:
+            deleted.append(call[1].rowcount)
+
+    sqlalchemy.event.listen(scenario.engine, "after_cursor_execute", note)
+    (batch,) = delete_runs(scenario)
+
+    assert batch.runs == (retention.DeletedRun("large", "old", old, 5),)
+    assert deleted == [2, 2, 1]
+    for table in ("dag_run", "task_instance", "event"):
+        assert scenario.rows(f"select count(*) from {table}") == [(0,)], table
 
 
 def test_versions_without_runs_go_and_the_newest_stays(scenario: Scenario) -> None:
