@@ -266,15 +266,18 @@ class TaskInstance:
         """Return the number of instances of this mapped task. It is read only once."""
         return self._instances
 
+    @functools.cached_property
+    def _previous(self) -> Sequence[Any]:
+        moments = self._store.previous_success(self._claim) or (None,) * len(context.PREVIOUS_KEYS)
+        return [context.in_utc(moment) for moment in moments]
+
     def previous(self) -> dict[str, Any]:
         """Return lazy values for PREVIOUS_KEYS. The first use of one of them reads all."""
 
-        @functools.cache
-        def values() -> Sequence[Any]:
-            moments = self._store.previous_success(self._claim) or (None,) * len(context.PREVIOUS_KEYS)
-            return [context.in_utc(moment) for moment in moments]
+        def value(index: int) -> Any:
+            return self._previous[index]
 
-        return {key: Proxy(lambda index=index: values()[index]) for index, key in enumerate(context.PREVIOUS_KEYS)}
+        return {key: Proxy(value, (index,)) for index, key in enumerate(context.PREVIOUS_KEYS)}
 
     def _index_in(self, task_id: str) -> int:
         """Return the own map index for this task and tasks of the same mapped group, or -1 for others."""

@@ -148,6 +148,8 @@ class Follower:
 
         A task instance that waited when the report began can start and end before the report is stored.
         """
+        if not (plan.joins or plan.left) and (reported.moved or reported.slots_passed_to or not reported.others_wait):
+            return False  # as after most tasks
         moved = {dag.number[each.task_id] for each in (*reported.moved, reported.slots_passed_to) if each is not None}
         asked = Ranges.above(dag, undecided(dag, plan, moved))
         if not asked.tasks and (moved or not reported.others_wait):

@@ -70,10 +70,10 @@ WITHOUT_STEPS = 8
 _ALL: "weakref.WeakSet[WorkerConnection]" = weakref.WeakSet()
 #: Of the thread that forks: `connections` are those that it holds. Other threads may fork at the same time.
 _HELD = threading.local()
-#: What the claim of a task in place takes over from the one before, and from its own row. Read at once, in C.
-OF_ROW = [name for name in Claim.__slots__ if name in {field.name for field in fields(MovedInPlace)}]
-OF_RUN = [name for name in Claim.__slots__ if name not in {*OF_ROW, "resume"}]
-_of_row, _of_run = attrgetter(*OF_ROW), attrgetter(*OF_RUN)
+#: The fields of a claim in place that are those of its own row, with their places; the others are those of the claim before.
+OF_ROW = {name: place for place, name in enumerate(Claim.__slots__) if name in {field.name for field in fields(MovedInPlace)}}
+_of_row, _of_claim = attrgetter(*OF_ROW), attrgetter(*Claim.__slots__)
+RESUME = Claim.__slots__.index("resume")
 ENDED = "select 1 from task_instance where id = %s and dispatch_id = %s and state = %s"
 #: With the version of its number: the run may have another one since the report.
 #: The pool keeps the search short: its running and queued task instances have an index.
@@ -420,7 +420,11 @@ def _end(ending: Ending) -> dict[str, object]:
 def _claim_in_place(claim: Claim, row: MovedInPlace) -> Claim:
     """The claim of a task instance of the same run, which the report of `claim` moved to running."""
     assert row.dispatch_id is not None, "a running task instance has a dispatch"
-    return Claim(**dict(zip(OF_RUN, _of_run(claim), strict=True)), **dict(zip(OF_ROW, _of_row(row), strict=True)), resume=None)
+    values = list(_of_claim(claim))
+    for place, value in zip(OF_ROW.values(), _of_row(row), strict=True):
+        values[place] = value
+    values[RESUME] = None
+    return Claim(*values)
 
 
 def _before_fork() -> None:
