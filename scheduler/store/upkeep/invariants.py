@@ -81,9 +81,23 @@ def _over(limit: Limit, what: str) -> str:
     """
 
 
+#: The tables whose rows go with their task instance. No foreign key guards them: whoever adds a row holds the task instance.
+ROWS_OF_INSTANCES = ("task_try", "xcom", "task_state", "deferral", "external_job", "task_progress", "instance_note", "notice")
 #: A task instance in one of these or in NONE ends with its run. A shutdown ends when its worker has stopped the task.
 ENDS_WITH_RUN = States(OPEN - {TaskState.SHUTDOWN})
 STATEMENTS: Mapping[str, str] = {
+    "row without its task instance": _others(
+        "'the table ' || o.name || ' has a row of task instance ' || o.id || ', which is deleted'",
+        "("
+        + " union all ".join(
+            f"""
+            select '{table}' as name, x.task_instance_id as id from {table} x
+             where x.task_instance_id is not null
+               and not exists (select from task_instance t where t.id = x.task_instance_id)"""
+            for table in ROWS_OF_INSTANCES
+        )
+        + ") o",
+    ),
     "dead worker": _instances(
         "t.state || ' with worker ' || t.worker || ', which is lost or never existed'",
         "coalesce(p.stopped_at, p.heartbeat_at, t.started_at)",

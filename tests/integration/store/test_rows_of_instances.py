@@ -16,6 +16,7 @@ from paceline.exceptions import ConflictError
 from scheduler.store.db import migrate
 from scheduler.store.db.database import transact
 from scheduler.store.runs import edits
+from scheduler.store.upkeep import invariants
 
 #: Those that outlive their task instance, with the reason.
 KEPT = {
@@ -68,6 +69,7 @@ def test_every_table_with_rows_of_task_instances_is_named_here(scenario: Scenari
     schema = scenario.rows("select current_schema()")[0][0]
 
     assert {table for (table,) in scenario.rows(OWNED, schema)} == FILL.keys() | KEPT.keys()
+    assert FILL.keys() == set(invariants.ROWS_OF_INSTANCES)
 
 
 def test_a_deletion_of_several_runs_takes_all_rows_of_their_task_instances_and_no_others(scenario: Scenario) -> None:

@@ -234,6 +234,17 @@ def test_task_instances_over_a_limit_are_named_and_left_to_end(scenario: Scenari
     assert named(tools) == []
 
 
+def test_a_row_of_a_deleted_task_instance_is_named(scenario: Scenario, tools: Tools) -> None:
+    scenario.sql("insert into xcom (task_instance_id, key, value) values (777, 'k', '1')")
+
+    (found,) = invariants.find(tools)
+
+    assert (found.name, found.what) == (
+        "row without its task instance", "the table xcom has a row of task instance 777, which is deleted"
+    )  # fmt: skip
+    assert repair(tools, [found]) == [found]
+
+
 def test_a_pool_over_its_slots_counts_slots_and_deferred_task_instances_if_included(scenario: Scenario, tools: Tools) -> None:
     each = {"expand": {"kind": "product", "inputs": [{"literal": 4}]}, "pool_slots": 2}
     scenario.add(dag("m", {"each": []}, options={"each": each}))
