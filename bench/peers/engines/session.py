@@ -90,14 +90,18 @@ def running(stack: Stack, engine: Engine) -> Iterator[Session]:
 
 def _connected(stack: Stack, processes: Supervisor, engine: Engine, socket: Path) -> Connection:
     """The connection to the program, when it listens."""
+    found: list[Connection] = []
 
-    def listens() -> bool:
+    def connects() -> bool:
         if not processes.alive(engine.name):
             raise StackError(f"{engine.name} has ended:\n{processes.log_tail(engine.name)}")
-        return socket.exists()
+        # The socket is there a moment before the program listens on it.
+        with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+            found.append(Client(str(socket), "AF_UNIX"))
+        return bool(found)
 
     try:
-        stack.wait(listens, START_S, f"{engine.name} to start", CHECK_S)
+        stack.wait(connects, START_S, f"{engine.name} to start", CHECK_S)
     except StackError as error:
         raise StackError(f"{error}\n{processes.log_tail(engine.name)}") from None
-    return Client(str(socket), "AF_UNIX")
+    return found[0]

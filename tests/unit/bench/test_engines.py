@@ -2,8 +2,11 @@
 
 import ast
 import importlib.util
+import json
+import os
 import re
 import subprocess
+import sys
 import threading
 from argparse import ArgumentTypeError
 from multiprocessing.connection import Client
@@ -98,8 +101,51 @@ def test_figures_are_medians_of_ratios_of_a_turn() -> None:
     assert row["cpu_over"] == 1.5
 
 
-def test_a_run_below_a_clock_tick_has_a_ratio() -> None:
-    assert report.figures([(trial(0.1, 0.0), trial(0.1, 0.0))])["cpu_over"] == 0.0
+def test_cpu_below_a_clock_tick_has_no_ratio() -> None:
+    low = report.figures([(trial(0.1, 0.0), trial(0.1, 0.2))])
+    assert low["cpu_over"] is None
+    assert report.figures([(trial(0.1, 0.0), trial(0.1, 0.2)), (trial(0.1, 0.1), trial(0.1, 0.2))])["cpu_over"] == 2.0
+    piece = report.piece(BY_NAME["absurd"], []) | {"shapes": {"chain": low}}
+    assert "| 0.00 | 2.00 |  | 4.0 / 4.0 |" in report.table({"absurd": piece})
+
+
+def test_the_summary_has_a_row_for_each_engine_with_paceline_first() -> None:
+    pieces = {name: report.piece(BY_NAME[name], [pairs((trial(0.1, 0.2), trial(0.2, 0.3)))]) for name in ("absurd", "dbos")}
+    lines = report.summary(pieces).splitlines()
+
+    assert lines[0] == "| engine | `chain` | CPU ms a task | a step that has ended is durable |"
+    version = BY_NAME["absurd"].version
+    assert lines[2] == (
+        f"| absurd {version} | 2.00 (2.00-2.00): 2.00 / 1.00 ms | 3.00 / 2.00 | PostgreSQL with fsync, a commit for each step |"
+    )
+    assert lines[3].startswith("| dbos ") and lines[5].startswith("* absurd: 4 processes with a task each")
+
+
+def peers(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "bench", "peers", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=os.environ | variables)
+
+
+def test_a_system_that_fails_keeps_no_other_from_being_measured(tmp_path: Path) -> None:
+    cache = tmp_path / ".cache" / "paceline"
+    cache.parent.mkdir()
+    cache.write_text("a file where environments belong")
+    done = peers("--small", "--engines", "absurd,airflow,dbos", "--airflow", cache / "airflow", HOME=str(tmp_path))
+
+    failed = json.loads(done.stdout)["failed"]
+    assert (done.returncode, list(failed)) == (1, ["absurd", "airflow", "dbos"])
+    assert all(why.startswith("which cannot be installed here: ") for why in failed.values()), failed
+
+
+def test_the_tables_of_an_earlier_result_need_no_measurement(tmp_path: Path) -> None:
+    result = {"machine": MACHINE, "engines": {"dbos": report.piece(BY_NAME["dbos"], [pairs((trial(0.1, 0.2), trial(0.2, 0.3)))])}}
+    result |= {"failed": {"absurd": "which failed: it broke"}}
+    file = tmp_path / "result.json"
+    file.write_text("text\n" + json.dumps(result))
+    done = peers("--result", file)
+
+    assert (done.returncode, json.loads(done.stdout)) == (1, result)
+    assert "Not measured: absurd, which failed: it broke" in done.stderr and "| dbos " in done.stderr
 
 
 def test_the_goals_are_of_paceline_over_the_engine() -> None:
