@@ -32,7 +32,7 @@ class RunState(StrEnum):
     """The state of a DAG run."""
 
     QUEUED = "queued"  # promote starts it within max_active_runs
-    RUNNING = "running"  # promote closes it when no task instance is left to finish
+    RUNNING = "running"  # the worker of its last task closes it, or promote
     SUCCESS = "success"
     FAILED = "failed"
 
@@ -107,7 +107,7 @@ PASSED = States({S.SUCCESS, S.SKIPPED})
 NEVER_RUN = States({S.SKIPPED, S.UPSTREAM_FAILED})
 #: A try that failed leaves its TI in one of these.
 TRY_FAILED = States({S.FAILED, S.UP_FOR_RETRY})
-FAILURES = frozenset({S.FAILED, S.UPSTREAM_FAILED})
+FAILURES = States({S.FAILED, S.UPSTREAM_FAILED})
 RUN_FINISHED = States({RunState.SUCCESS, RunState.FAILED})
 RUN_UNFINISHED = States({RunState.QUEUED, RunState.RUNNING})
 #: The default of max_active_runs of a backfill.

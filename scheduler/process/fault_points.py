@@ -64,6 +64,7 @@ STEPS = {
     "continue.after": "after a report that continues in the same process, before the next task starts",
     "report.after": "after the report, before the successor's message is published",
     "follow.published": "after the successor's message is published, before the wakeup",
+    "follow.closed": "after a worker has closed the run of its last task, before the wakeup",
     "follow.woken": "after the wakeup",
     "fire.woken": "after a waiter sent a wakeup",
 }

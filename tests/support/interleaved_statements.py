@@ -9,6 +9,7 @@ from paceline.authoring import timetable
 from paceline.authoring.asset import Asset
 from paceline.states import RunState
 from paceline.states import TaskState as S
+from scheduler.deciding.following import NO_MOVES
 from scheduler.services.assets import Assets
 from scheduler.services.deadlines import Deadlines
 from scheduler.services.plan import Plan
@@ -84,6 +85,22 @@ def _report_join(one: Interleaving) -> Callable[[], Any]:
     b = running(one.scenario)
     assert one.scenario.follower.report(b, Ending(S.SUCCESS)).is_stored
     return _reported(one, z, Ending(S.SUCCESS), in_place=True)
+
+
+def _close(one: Interleaving) -> Callable[[], Any]:
+    """All tasks have succeeded, and the process of the last one has yet to close the run."""
+    report, z = one.scenario.follower.report, one.scenario.claim(one.messages["z"])
+    assert z is not None and report(z, SUCCESS).is_stored and report(one.claim_a(), SUCCESS).is_stored
+    assert report(running(one.scenario), SUCCESS).is_stored
+    join = running(one.scenario)
+    assert one.hot.report(join, SUCCESS, NO_MOVES).is_stored
+
+    def check() -> None:
+        if one.scenario.rows("select 1 from dag_run where state = 'success'"):
+            assert set(one.scenario.states().values()) <= {"success", "removed"}, "the run has ended before its tasks"
+
+    one.checks.append(check)
+    return lambda: one.hot.close_run(join)
 
 
 def _suspend(one: Interleaving, *, deferred: bool) -> Callable[[], Any]:
@@ -312,6 +329,7 @@ STATEMENTS: dict[str, Callable[[Interleaving], Callable[[], Any]]] = {
     "report in place": _report_in_general,
     "report of a failure": lambda one: _report(one, Ending(S.UP_FOR_RETRY, delay_s=0)),
     "report below a join": _report_join,
+    "close a run": _close,
     "suspend": lambda one: _suspend(one, deferred=False),
     "defer": lambda one: _suspend(one, deferred=True),
     "write of a task": _write,

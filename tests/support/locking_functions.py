@@ -49,6 +49,7 @@ TEXTS: dict[str, set[str]] = {
     "step": {"moves/report.sql hold_moves", "moves/report.sql step"},
     "report in place": {"moves/report.sql hold_moves", "moves/report.sql report"},
     "report below a join": {"moves/joins.sql lock_joins"},
+    "close a run": {"moves/close.sql hold_run", "moves/close.sql close_run"},
     "suspend": {"moves/suspend.sql suspend"},
     "end as requested": {"moves/stop.END_AS_REQUESTED"},
     "write of a task": {"db/fencing.CURRENT"},

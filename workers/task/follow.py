@@ -17,7 +17,7 @@ from tenacity import wait_random_exponential
 from paceline.authoring.asset import Asset, AssetEvent
 from paceline.authoring.triggers import Counts, Target
 from paceline.exceptions import StaleTryError
-from paceline.states import FINISHED, SUSPENDED, TaskState
+from paceline.states import FINISHED, SUSPENDED, RunState, TaskState
 from scheduler.catalog.access import Access
 from scheduler.deciding.following import NO_MOVES, Plan, Ranges, plan_of, undecided
 from scheduler.messaging.message import Message
@@ -178,11 +178,34 @@ class Follower:
             if messages:
                 self._publisher.publish(messages)
         fault_points.point("follow.published")
+        if (
+            dag is not None
+            and self._enabled
+            and ending.state in FINISHED
+            and may_end(dag, reported, needs_scheduler=needs_scheduler)
+        ):
+            tokens = self._close(claim, tokens)
         if tokens:
             self._wakeups.wake(*tokens)
         if ending.deferral is not None:
             self._wakeups.wake_waiters()
         fault_points.point("follow.woken")
+
+    def _close(self, claim: Claim, tokens: list[str]) -> list[str]:
+        """Close the run of this report, if it was the last one and the run succeeded. The wakeups that are still to be sent.
+
+        Two last task instances may end at the same time: each looks after its commit, so one of them sees both ends.
+        """
+        try:
+            after = self._hot.close_run(claim)
+        except psycopg2.Error:
+            return tokens
+        fault_points.point("follow.closed")
+        if after is None or (after.state == RunState.RUNNING and not after.goes_on):
+            return tokens
+        if after.state != RunState.RUNNING and after.others_wait:
+            return [*tokens, "plan"]
+        return [token for token in tokens if not token.startswith("run:")]
 
 
 def _tokens_of_suspension(claim: Claim, ending: Ending, dag: SerializedDag, reported: Reported) -> list[str]:
@@ -199,15 +222,25 @@ def wakeup_tokens(claim: Claim, dag: SerializedDag, reported: Reported, *, needs
     tokens = []
     if _may_find_capacity(claim, reported) or _frees_limit(claim, dag):
         tokens.append("queue")
-    # A moved task that is finished has downstream tasks that only the scheduler decides.
-    decided = not any(moved.state in FINISHED and dag.downstream[dag.number[moved.task_id]] for moved in reported.moved)
-    if needs_scheduler or not (decided and reported.others_wait and reported.all_moved):
+    if needs_scheduler or _leaves_decisions(dag, reported) or not reported.others_wait:
         tokens.append(f"run:{claim.dag_run_id}")
     if dag.depends_on_past:
         tokens.append(f"next:{claim.dag_run_id}")
     if claim.task_no < len(dag.tasks) and dag.tasks[claim.task_no].notify:
         tokens += ["notify", *(("plan",) if dag.tasks[claim.task_no].outlets else ())]
     return tokens
+
+
+def may_end(dag: SerializedDag, reported: Reported, *, needs_scheduler: bool) -> bool:
+    """Whether a scheduler would have nothing to do for the run, except to close it."""
+    goes_on = any(moved.state not in FINISHED for moved in (*reported.moved, reported.slots_passed_to) if moved is not None)
+    return not (needs_scheduler or _leaves_decisions(dag, reported) or reported.others_wait or goes_on)
+
+
+def _leaves_decisions(dag: SerializedDag, reported: Reported) -> bool:
+    """Whether only a scheduler decides some downstream tasks: those of a moved task that is finished, and those not moved."""
+    ended = any(moved.state in FINISHED and dag.downstream[dag.number[moved.task_id]] for moved in reported.moved)
+    return ended or not reported.all_moved
 
 
 def _frees_limit(claim: Claim, dag: SerializedDag) -> bool:

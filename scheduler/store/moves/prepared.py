@@ -38,11 +38,12 @@ def _step(parameters: Mapping[str, str], body: str) -> Prepared:
 
 
 #: All of them, by name.
-ALL = {one.name: one for name in ("claim", "report", "joins", "suspend") for one in read(name)}
+ALL = {one.name: one for name in ("claim", "report", "joins", "suspend", "close") for one in read(name)}
 HOLD, CLAIM = ALL["hold"], ALL["claim"]
 HOLD_MOVES, REPORT, STEP = ALL["hold_moves"], ALL["report"], ALL["step"]
 UNSTARTED, NEEDS_SCHEDULER, LOCK_JOINS = ALL["unstarted"], ALL["needs_scheduler"], ALL["lock_joins"]
 UPSTREAM_STATES, PEER_STATES = ALL["upstream_states"], ALL["peer_states"]
 SUSPEND = ALL["suspend"]
+HOLD_RUN, CLOSE_RUN, LOOK_AFTER = ALL["hold_run"], ALL["close_run"], ALL["look_after"]
 #: The statements that a new connection runs.
 STATEMENTS = "".join(f"\n{one.prepare}" for one in ALL.values())

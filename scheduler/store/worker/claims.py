@@ -178,6 +178,17 @@ class Refused:
     waiting: ClassVar[frozenset[int]] = frozenset()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunAfter:
+    """A run after an attempt to close it."""
+
+    state: str
+    #: Whether a task instance is unfinished.
+    goes_on: bool
+    #: Whether another run of its DAG waits to start.
+    others_wait: bool
+
+
 @dataclass(slots=True)
 class ReportRow(MovedInPlace):
     """A row of the report statement: a moved task instance (all NULL if there is none), and values that are equal in all rows."""

@@ -46,6 +46,7 @@ from scheduler.store.worker.claims import (
     Refused,
     Reported,
     ReportRow,
+    RunAfter,
     Undecided,
 )  # fmt: skip
 
@@ -83,6 +84,9 @@ select t.id, t.dispatch_id::text, t.task_id, t.map_index, t.queue, t.priority_we
   from task_instance t join dag_run r on r.id = t.dag_run_id
  where t.pool = %s and t.state in {STARTED.sql} and t.dispatch_id = %s
 """
+
+
+MAY_CLOSE = "select has_column_privilege('dag_run', 'state', 'update') and has_column_privilege('dag_run', 'ended_at', 'update')"
 
 
 class UndoneError(PacelineError):
@@ -262,6 +266,8 @@ class HotPath(WorkerConnection):
         self._place = place
         #: How many reports come before the next step is tried.
         self._without_steps = 0
+        #: Whether the role of this process may close a run. None: not asked yet.
+        self._may_close: bool | None = None
 
     def claim(self, ti_id: int, dispatch_id: str, is_repeated: bool = False) -> Claim | None:
         """queued -> running for exactly this dispatch; None if it cannot be claimed, as for a duplicate message.
@@ -370,6 +376,19 @@ class HotPath(WorkerConnection):
         """Whether one of these tasks is undecided although all its upstream tasks have ended, or the run may end."""
         needs: bool = self.value(sql.NEEDS_SCHEDULER.execute, _names(claim, asked))
         return needs
+
+    def close_run(self, claim: Claim) -> RunAfter | None:
+        """running -> success for the run of a reported try, if all its task instances have ended well; see close.sql.
+
+        Does not wait for the disk: schedulers close it again if a crash undoes that. None without the right, or without the run.
+        """
+        if self._may_close is None:
+            self._may_close = bool(self.value(MAY_CLOSE, ()))
+        if not self._may_close:
+            return None
+        close = f"begin; set local synchronous_commit = off; {sql.HOLD_RUN.execute}; {sql.CLOSE_RUN.execute}; commit"
+        found = self.objects(RunAfter, f"{close}; {sql.LOOK_AFTER.execute}", _names(claim))
+        return found[0] if found else None
 
     def _waiting(self, claim: Claim, asked: Ranges) -> frozenset[int]:
         """The tasks with an upstream task that no worker has: this report cannot make them ready."""

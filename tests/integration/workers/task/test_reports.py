@@ -50,7 +50,7 @@ def test_an_error_while_following_leaves_the_report_and_a_scheduler_follows(benc
     plan.write_text("")
     bench.worker(**{fault_points.FAULTS: f"@{plan}", fault_points.FOLDER: str(tmp_path)})
     bench.dag(JOIN)
-    for point in ("follow.locked", "follow.commit", "report.after", "follow.published", "follow.woken"):
+    for point in ("follow.locked", "follow.commit", "report.after", "follow.published", "follow.closed", "follow.woken"):
         (tmp_path / "struck").unlink(missing_ok=True)
         plan.write_text(f"{point}=raise")
 

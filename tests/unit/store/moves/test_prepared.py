@@ -53,7 +53,7 @@ def test_a_rank_is_that_of_the_end_of_the_line(path: Path) -> None:
 def test_the_check_of_lists_and_ranks_sees_them() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in FILES)
 
-    assert len(re.findall(r"state (?:not )?in \(", text)) == 6
+    assert len(re.findall(r"state (?:not )?in \(", text)) == 9
     assert len(re.findall(r"rank > -1\d{18}", text)) == 3
 
 
