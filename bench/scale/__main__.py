@@ -59,8 +59,8 @@ def _large(parameters: Parameters) -> tuple[list[dict[str, Any]], list[str]]:
         rows.append(deployments.simulate(parameters, scenario))
         say(f"{scenario.name}: {'keeps up' if rows[-1]['keeps_up'] else '; '.join(rows[-1]['why_not'])}")
     unnoticed = []
-    for what, changed, scenario in deployments.overloads(parameters, deployments.SCENARIOS[0], rows[0]):
-        row = deployments.simulate(changed, scenario)
+    for what, changed, scenario in deployments.overloads(parameters, deployments.SCENARIOS[1], rows[1]):
+        row = deployments.simulate(changed, scenario, deployments.OVERLOADED_S)
         say(f"{what}: {'KEEPS UP' if row['keeps_up'] else '; '.join(row['why_not'])}")
         if row["keeps_up"]:
             unnoticed.append(what)

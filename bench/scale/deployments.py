@@ -19,6 +19,8 @@ PEAK, USED = 3.0, 0.6
 #: The simulated load: seconds of a task at most, and seconds of the model's time, of which the second half counts. What a task
 #: costs schedulers and servers does not depend on its duration, and short tasks keep the model small: the others run all the time.
 TASK_S, SECONDS = 1.0, 30.0
+#: The same for changes that overload a deployment.
+OVERLOADED_S = 20.0
 #: An installation keeps up if the task instances that are ready and have not started are at most those of so many seconds, also
 #: counting those of runs that are not created yet; if 95 of 100 start within these seconds; and if its connections are allowed.
 BACKLOG_S, LAG_S = 1.0, 1.0
