@@ -176,6 +176,12 @@ class BackfillError(PacelineError):
     exit_code = 2
 
 
+class CannotReproduceError(PacelineError):
+    """The run cannot be reproduced."""
+
+    exit_code = 2
+
+
 class NoTablesError(PacelineError):
     """There are no tables where this task runs."""
 

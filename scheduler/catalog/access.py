@@ -7,8 +7,9 @@ by commas, of `dag:<id>`, `tag:<tag of a DAG>` and `bundle:<name>`. Writers may 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from scheduler.store.tables.namespaces import READERS, WRITERS
+
 PREFIX = "paceline."
-READERS, WRITERS = f"{PREFIX}readers", f"{PREFIX}writers"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 from pyarrow.fs import FileSelector
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.view.metadata import ViewMetadata
@@ -107,8 +108,19 @@ class Warehouse:
         place = f"{view.location}/metadata/{version:05d}-{uuid.uuid4()}{VIEW}"
         return self._written(place, view.model_dump_json(exclude_none=True))
 
-    def _written(self, location: str, text: str) -> str:
-        with self.io.new_output(location).create() as stream:
+    def write_copy(self, location: str, text: str) -> None:
+        """Write a metadata file whose name and text follow from another one. A part of it that is there already is replaced."""
+        self._written(location, text, overwrite=True)
+
+    def is_complete(self, location: str) -> bool:
+        """Whether a metadata file is there, and whole."""
+        try:
+            return self.text(location).endswith("}")
+        except FileNotFoundError:
+            return False
+
+    def _written(self, location: str, text: str, *, overwrite: bool = False) -> str:
+        with self.io.new_output(location).create(overwrite=overwrite) as stream:
             stream.write(text.encode())
         return location
 
@@ -196,7 +208,7 @@ def facts(table: TableMetadata, before: TableMetadata | None) -> dict[str, Any]:
     found: dict[str, Any] = {"uuid": str(table.table_uuid), "schema_id": table.current_schema_id}
     if before is not None and before.current_schema_id != table.current_schema_id:
         found["schema_changed"] = True
-        found["schema_change"] = _schema_change(before, table)
+        found["schema_change"] = schema_change(before.schema(), table.schema())
     if before is None or "schema_changed" in found:
         found["columns"] = columns(table)
     if snapshot is None:
@@ -222,9 +234,9 @@ def columns(table: TableMetadata) -> dict[str, str]:
     return {field.name: str(field.field_type) for field in table.schema().fields}
 
 
-def _schema_change(before: TableMetadata, table: TableMetadata) -> list[str]:
+def schema_change(before: Schema, after: Schema) -> list[str]:
     """The columns that were added, removed, renamed or changed, for people."""
-    old, new = ({one.field_id: one for one in each.schema().fields} for each in (before, table))
+    old, new = ({one.field_id: one for one in each.fields} for each in (before, after))
     return [
         *(f"added {new[key].name} {new[key].field_type}" for key in new.keys() - old.keys()),
         *(f"removed {old[key].name}" for key in old.keys() - new.keys()),

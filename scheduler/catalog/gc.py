@@ -21,12 +21,14 @@ from pyiceberg.table.snapshots import Snapshot
 from sqlalchemy import Engine
 
 from scheduler.catalog import files
+from scheduler.catalog import scratch as reproductions
 from scheduler.catalog.files import Warehouse
 from scheduler.process import fault_points
 from scheduler.settings import Settings
 from scheduler.store.db import clock
 from scheduler.store.db.database import transact
 from scheduler.store.tables import folders, pointers, tries
+from scheduler.store.tables import scratch as store
 from scheduler.store.tables.folders import Due
 from scheduler.store.tables.tries import Leftover
 
@@ -77,6 +79,8 @@ def collect(
             if not missed:
                 transact(engine, tries.forget, after)
             visited, failed = visited + 1, failed + missed
+    for scratch in transact(engine, store.abandoned, settings.tables.catalog, older_s):
+        files += reproductions.drop(settings, engine, scratch)
     swept = sweep(settings, engine, older_s=older_s, limit=limit, stop=stop)
     return Collected(visited, files + swept.files, failed + swept.failed, swept.folders)
 

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine
 from tenacity import stop_after_delay
 
 from paceline.exceptions import StaleTryError
-from scheduler.catalog import access, commits, files
+from scheduler.catalog import access, commits, files, scratch
 from scheduler.catalog.errors import (
     CatalogError,
     CommitFailedError,
@@ -57,6 +57,15 @@ class Caller:
     #: Whether the caller may read a namespace with these properties or, with True, write to it; None for a try.
     may_use: Callable[[dict[str, str], bool], bool] | None = None
 
+    def own(self, namespace: str) -> str:
+        """The namespace in which the caller writes what it calls this namespace: that of a reproduction is its own."""
+        return namespace if self.attempt is None else self.attempt.own(namespace)
+
+    @property
+    def reproduces(self) -> bool:
+        """Whether it is a try of a reproduction."""
+        return self.attempt is not None and self.attempt.scratch is not None
+
 
 class Tables:
     """The catalog of one process."""
@@ -65,6 +74,7 @@ class Tables:
         self.catalog = settings.tables.catalog
         self.warehouse = Warehouse(settings.tables.warehouse_url, settings.tables.storage)
         self._noted = functools.lru_cache(maxsize=USES)(self._note)
+        self._copied = functools.lru_cache(maxsize=USES)(self._copy)
         self._transact = database.until_answered(engine, pause_s=PAUSE_S, stop=stop_after_delay(PATIENCE_S))
 
     def caller(self, token: str) -> Caller | None:
@@ -77,7 +87,7 @@ class Tables:
         if parent is not None:
             self.properties(caller, parent)
         depth = 0 if parent is None else parent.count(".") + 1
-        every: list[str] = self._transact(namespaces.names, self.catalog)
+        every: list[str] = self._transact(namespaces.visible, self.catalog, caller.attempt)
         found = {".".join(name.split(".")[: depth + 1]) for name in every if parent is None or name.startswith(f"{parent}.")}
         return sorted(found)
 
@@ -87,14 +97,17 @@ class Tables:
         files.check_name("namespace", *name.split("."))
         if "." in name:
             self.check_use(caller, name.rpartition(".")[0], writes=True)
-        if not self._transact(_once, caller, namespaces.create, self.catalog, name, properties):
+        is_there = caller.reproduces and self._transact(namespaces.properties, self.catalog, name) is not None
+        if is_there or not self._transact(_once, caller, namespaces.create, self.catalog, caller.own(name), properties):
             raise ExistsError(f"There is a namespace {name} already.")
 
     def properties(self, caller: Caller, name: str, *, writes: bool = False) -> dict[str, str]:
         """The properties of a namespace that the caller may read; with `writes`, also change."""
         found: dict[str, str] | None = self._transact(namespaces.properties, self.catalog, name)
+        if caller.reproduces and (own := self._transact(namespaces.properties, self.catalog, caller.own(name))) is not None:
+            found = {**(found or {}), **own}
         if found is None and (caller.attempt is None or not self._names(caller, name)):
-            every: list[str] = self._transact(namespaces.names, self.catalog)
+            every: list[str] = self._transact(namespaces.visible, self.catalog, caller.attempt)
             if not any(one.startswith(f"{name}.") for one in every):
                 raise NoSuchNamespaceError(f"There is no namespace {name}.")
         found = found or {}
@@ -114,7 +127,7 @@ class Tables:
             raise CatalogError(f"The property {min(both)} is both set and removed: choose one.")
         if self.is_done(caller):
             return sorted(updates), sorted(set(removals)), []
-        self._transact(_once, caller, namespaces.update, self.catalog, name, updates, removals)
+        self._transact(_once, caller, namespaces.update, self.catalog, caller.own(name), updates, removals)
         return sorted(updates), sorted(set(removals) & set(before)), sorted(set(removals) - set(before))
 
     def drop_namespace(self, caller: Caller, name: str) -> None:
@@ -122,7 +135,9 @@ class Tables:
         if self.is_done(caller):
             return
         self.properties(caller, name, writes=True)
-        if not self._transact(_once, caller, namespaces.drop, self.catalog, name):
+        if caller.reproduces and self._transact(namespaces.properties, self.catalog, caller.own(name)) is None:
+            return  # that of everybody stays
+        if not self._transact(_once, caller, namespaces.drop, self.catalog, caller.own(name)):
             raise NotEmptyError(f"The namespace {name} is not empty: drop its tables and namespaces first.")
 
     def names(self, caller: Caller, namespace: str, *, views: bool = False) -> list[str]:
@@ -141,7 +156,9 @@ class Tables:
     def create(self, caller: Caller, namespace: str, request: Mapping[str, Any]) -> tuple[TableMetadata, str | None]:
         """Create a table. Returns its metadata and where that is: nowhere if the table is only staged. ExistsError."""
         self.properties(caller, namespace, writes=True)
-        table, staged = commits.created(self.warehouse, namespace, request)
+        if caller.reproduces:
+            request = scratch.without_places(request)
+        table, staged = commits.created(self.warehouse, caller.own(namespace), request)
         name = str(request["name"])
         is_done, pointer = self.is_done(caller), self.pointer(caller, namespace, name)
         if pointer.location is not None and not is_done:
@@ -181,7 +198,7 @@ class Tables:
             base = None if pointer.location is None else self._read(pointer.location)
             mark = commits.mark(caller.name, request)
             try:
-                table = commits.applied(self.warehouse, namespace, commit, base)
+                table = commits.applied(self.warehouse, caller.own(namespace), commit, base)
             except CatalogError:
                 if base is None or not self._has_made(caller, namespace, name, mark):
                     raise
@@ -256,8 +273,16 @@ class Tables:
         return found
 
     def pointer(self, caller: Caller, namespace: str, name: str) -> Pointer:
+        """Where the metadata of a name is for the caller."""
         found: Pointer = self._transact(pointers.of, self.catalog, caller.attempt, namespace, name)
-        return found
+        if not found.is_original:
+            return found
+        copy = self._copied(caller.own(namespace), name, found.location)
+        return Pointer(copy, copy)
+
+    def _copy(self, namespace: str, name: str, location: str) -> str:
+        copy: str = self._transact(scratch.copied, self.catalog, self.warehouse, (namespace, name), location)
+        return copy
 
     def _found(self, caller: Caller, namespace: str, name: str) -> Metadata:
         location = self.pointer(caller, namespace, name).location
@@ -282,11 +307,12 @@ class Tables:
 
     def _note(self, attempt: Pinned, namespace: str, name: str, folder: str) -> None:
         """Note that a try has read a table, as it was before the try wrote to it, and may put files into its folder."""
-        base = self._transact(pointers.of, self.catalog, attempt, namespace, name).base
-        read = None
+        found: Pointer = self._transact(pointers.of, self.catalog, attempt, namespace, name)
+        base, read = found.base, None
         if base is not None and not pointers.is_view(base):
+            place = namespace if found.is_original else attempt.own(namespace)
             with contextlib.suppress(NoSuchTableError):  # nothing of it has been read
-                read = history.Read(namespace, name, base, self._read(base).table.current_snapshot_id)
+                read = history.Read(place, name, base, self._read(base).table.current_snapshot_id)
         self._transact(history.note_read, self.catalog, attempt, folder, read)
 
     def _check_folders(self, table: TableMetadata, base: Metadata | None) -> None:

@@ -52,7 +52,9 @@ class Views:
         """Create a view. ExistsError if the name is taken."""
         tables = self._tables
         tables.properties(caller, namespace, writes=True)
-        view = created(tables.warehouse, namespace, wanted := CreateView.model_validate(request))
+        if caller.reproduces:
+            request = {**request, "location": None}
+        view = created(tables.warehouse, caller.own(namespace), wanted := CreateView.model_validate(request))
         if tables.is_done(caller):
             return self._found(caller, namespace, wanted.name)
         if tables.pointer(caller, namespace, wanted.name).location is not None:
@@ -73,7 +75,7 @@ class Views:
         view = updated(before, request.get("updates") or ())
         check_properties(view.properties)
         if view.location != before.location:
-            self._tables.warehouse.check_location(view.location, namespace, "location")
+            self._tables.warehouse.check_location(view.location, caller.own(namespace), "location")
         self._tables.use(caller, before.location)
         return self._store(caller, namespace, name, view, before=location)
 

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from paceline import states
-from scheduler.cli import lazy, options, output, run_actions
+from scheduler.cli import lazy, options, output, reproduce, run_actions
 
 #: Runs in a table without --limit. --json prints all.
 SCREENFUL = 50
@@ -16,12 +16,13 @@ ENDS_AS, ERROR = "requested_state", "scheduling_error"
 
 @click.group(cls=lazy.NounGroup)
 def runs() -> None:
-    """List, show, explain, watch, clear, mark and delete DAG runs."""
+    """List, show, explain, watch, reproduce, clear, mark and delete DAG runs."""
 
 
 runs.add_command(run_actions.clear_run)
 runs.add_command(run_actions.mark_run)
 runs.add_command(run_actions.delete_run)
+runs.add_command(reproduce.reproduce)
 
 
 @runs.command("list")

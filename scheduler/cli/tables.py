@@ -1,4 +1,4 @@
-"""`paceline tables`: shows Iceberg tables and their history, rolls one back, and deletes what nothing needs any more."""
+"""`paceline tables`: shows Iceberg tables and their history, compares states, rolls back, and deletes what nothing needs."""
 
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ limit = click.option("--limit", type=click.IntRange(1, 10_000), default=100, sho
 
 @click.group(cls=lazy.NounGroup)
 def tables() -> None:
-    """List Iceberg tables, show them and their history, roll them back, and delete old snapshots."""
+    """List Iceberg tables, show, compare and roll them back, and delete old snapshots."""
 
 
 @tables.command("list")
@@ -50,7 +50,7 @@ def show(table: str) -> None:
     """Show a table as it is now: its columns, partitions, snapshots and properties."""
     from scheduler.catalog import describe
 
-    row = describe.describe(_settings(), options.engine(), *_parts(table))
+    row = describe.describe(settings_with_tables(), options.engine(), *_parts(table))
     columns = "\n".join(f"  {name} {kind}" for name, kind in row["columns"].items())
     snapshots = f"{len(row['snapshots'])} snapshots"
     output.result(row, f"{table}, {row['rows']} rows, {snapshots}, at {row['location']}\n{columns}")
@@ -67,6 +67,32 @@ def history_(table: str, *, limit: int) -> None:
 
     rows = options.transact(history.history, options.settings().tables.catalog, *actions.parts(table), limit)
     output.listing(rows, [*COLUMNS[1:], "is_dropped"], empty=f"The table {table} has no publications.")
+
+
+@tables.command()
+@table
+@click.argument("before", metavar="FROM", type=click.IntRange(0, lazy.LARGEST))
+@click.argument("after", metavar="TO", type=click.IntRange(0, lazy.LARGEST))
+@click.option("--limit", type=click.IntRange(0, 10_000), default=20, show_default=True, help="Maximum rows to show of each kind.")
+@options.as_table
+def diff(table: str, *, before: int, after: int, limit: int) -> None:
+    """Show the rows added and removed between two states of a table, and the changes of its columns.
+
+    FROM and TO are publications, as `paceline tables history` lists them, or IDs of snapshots.
+    """
+    from scheduler.catalog import describe
+
+    row = describe.difference(settings_with_tables(), options.engine(), *_parts(table), before=before, after=after, limit=limit)
+    if output.json_wanted():
+        output.print_json(row)
+        return
+    for change in row["schema"]:
+        click.echo(output.visible(f"Column {change}"))
+    for kind in ("added", "removed"):
+        shown = f", of which {len(row[kind])} are shown" if len(row[kind]) < row[f"{kind}_rows"] else ""
+        click.echo(f"{output.count(row[f'{kind}_rows'], 'row')} {kind}{shown}.")
+        if row[kind]:
+            output.table(row[kind], row["compared"], empty="")
 
 
 @tables.command()
@@ -96,7 +122,7 @@ def expire(table: str, older: float | None) -> None:
     from scheduler.catalog import expire as expiry
     from scheduler.store.db import clock
 
-    settings = _settings()
+    settings = settings_with_tables()
     days = settings.retention.housekeeping_days if older is None else older
     before = options.transact(clock.now) - timedelta(days=days)
     done = expiry.expire(settings, options.engine(), *_parts(table), before=before, by=options.actor().name)
@@ -114,14 +140,14 @@ def gc(older: float | None, limit: int) -> None:
     """Delete the files of tries that ended without a publication, and those in the folders of tables that nothing needs."""
     from scheduler.catalog import gc as collection
 
-    settings = _settings()
+    settings = settings_with_tables()
     done = collection.collect(settings, options.engine(), older_s=older, limit=limit)
     row = {"tries": done.tries, "files": done.files, "failed": done.failed, "folders": done.folders}
     deleted = f"Deleted {done.files} files, of {done.tries} tries and in {done.folders} folders"
     output.result(row, f"{deleted}; {done.failed} could not be deleted.")
 
 
-def _settings() -> "Settings":
+def settings_with_tables() -> "Settings":
     """The settings, if there are tables. UsageError."""
     settings = options.settings()
     if not settings.tables.warehouse:

@@ -207,6 +207,8 @@ def lock_run(connection: Connection, key: int) -> Run | None:
 
 def _version(connection: Connection, run: Run, versions: Versions, latest: bool | None, core: Core) -> tuple[int, bool]:
     """The version with which the run continues, and whether that is a change."""
+    if run.is_reproduction:  # of the code with which its original ran
+        return run.version_id, False
     newest, of_folder = connection.exec_driver_sql(_NEWEST, (DAGS_FOLDER, run.dag_id)).one_or_none() or (None, False)
     if newest is None or newest == run.version_id:
         if latest and newest is None:

@@ -85,6 +85,7 @@ def pause_if_failing(connection: Connection, closed: Collection[int]) -> dict[st
              cross join lateral (
                    select count(*) filter (where state = 'failed') as failed
                      from (select r.state from dag_run r where r.dag_id = l.dag_id and r.state in {RUN_FINISHED.sql}
+                              and r.run_type <> 'reproduction'
                             order by {ORDER.format("r")} desc, r.id desc limit l.most) newest) n
              where l.most > 0 and n.failed = l.most
         )

@@ -58,6 +58,8 @@ TABLES: Rights = {
     "table_run": ("select", "insert", Only("update", ("publication", "started_at"))),
     "table_read": ("select", "insert"),
     "table_folder": ("select", "insert", Only("update", ("used_at",))),
+    "table_pin": ("select", "insert", Only("update", ("publication", "run_publication", "pinned_at"))),
+    "reproduction": READ,
 }
 WORKER: Rights = {
     **dict.fromkeys(

@@ -144,6 +144,7 @@ def _plan_deadlines(connection: Connection, dag: SerializedDag, dag_run_id: int,
                    row_number() over (order by {ORDER.format("e")} desc, e.id desc) as age
               from dag_run e
              where e.dag_id = %(dag)s and e.state = 'success' and e.started_at is not null and e.id <> %(run)s
+               and e.run_type <> 'reproduction'
              order by {ORDER.format("e")} desc, e.id desc limit %(most)s
         ), planned as (
             select r.id, s.number - 1 as number,
@@ -156,7 +157,7 @@ def _plan_deadlines(connection: Connection, dag: SerializedDag, dag_run_id: int,
                         having count(*) >= (s.spec->>'min_runs')::int))
                    end + make_interval(secs => (s.spec->>'interval_s')::float) as due_at
               from dag_run r, jsonb_array_elements(%(specs)s::jsonb) with ordinality s (spec, number)
-             where r.id = %(run)s
+             where r.id = %(run)s and r.run_type <> 'reproduction'
         )
         insert into deadline (dag_run_id, kind, number, due_at)
         select id, 'deadline', number, due_at from planned

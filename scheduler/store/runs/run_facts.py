@@ -11,9 +11,10 @@ from scheduler.serialized.dag import SerializedDag
 from scheduler.store.dags.dags import AFTER, ORDER
 from scheduler.store.db import prepared
 
-#: The run `b` of the same DAG comes before `r`. With catchup, manual runs do not count.
+#: The run `b` of the same DAG comes before `r`. With catchup, manual runs do not count; reproductions never do, and have none.
 EARLIER = f"""
     b.dag_id = r.dag_id and {AFTER.format("r", "b")} and (not %(catchup)s or b.run_type <> 'manual')
+    and b.run_type <> 'reproduction' and r.run_type <> 'reproduction'
 """
 #: The instance `t` counts for later runs: a removed one is as if it did not exist.
 COUNTS = "t.state is distinct from 'removed'"

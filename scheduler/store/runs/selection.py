@@ -96,6 +96,7 @@ class Run:
     version_id: int
     logical_date: datetime | None
     is_backfill: bool
+    is_reproduction: bool
 
     @property
     def has_ended(self) -> bool:
@@ -128,7 +129,7 @@ def run_keys(connection: Connection, runs: Runs) -> list[int]:
         f"""
         select r.id from dag_run r
           left join dag_run n on n.dag_id = %(dag_id)s and n.run_id = %(run_id)s
-         where r.dag_id = %(dag_id)s
+         where r.dag_id = %(dag_id)s and (r.id = n.id or r.run_type <> 'reproduction')
            and (%(run_id)s::text is null or r.id = n.id
                 or (%(past)s and {AFTER.format("n", "r")})
                 or (%(future)s and {AFTER.format("r", "n")}))
@@ -167,8 +168,8 @@ def lock_all(connection: Connection, keys: Sequence[int], *, with_instances: boo
 def lock_run(connection: Connection, key: int) -> Run | None:
     """Lock a run in any state; None if it was deleted."""
     held = connection.exec_driver_sql(
-        "select id, dag_id, run_id, state, requested_state, version_id, logical_date, run_type = 'backfill' as is_backfill"
-        " from dag_run where id = %s for no key update",
+        "select id, dag_id, run_id, state, requested_state, version_id, logical_date, run_type = 'backfill' as is_backfill,"
+        " run_type = 'reproduction' as is_reproduction from dag_run where id = %s for no key update",
         (key,),
     )
     return rows.first(Run, held)

@@ -59,6 +59,15 @@ def note(connection: Connection, catalog: str, location: str) -> None:
     )
 
 
+def hold(connection: Connection, catalog: str, location: str) -> None:
+    """Note a folder that is used by a try, and hold its row until the end of the transaction."""
+    connection.exec_driver_sql(
+        "insert into table_folder (catalog, location) values (%s, %s)"
+        " on conflict (catalog, location) do update set used_at = clock_timestamp()",
+        (catalog, location),
+    )
+
+
 def use(connection: Connection, catalog: str, location: str) -> None:
     """Note that a try may put files into a folder from now on. Many tries that use a folder at once change its row once."""
     connection.exec_driver_sql(

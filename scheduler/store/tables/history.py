@@ -38,7 +38,8 @@ select i.table_namespace || '.' || i.table_name as "table", {_COLUMNS}
        select * from table_version v where v.catalog = i.catalog_name and v.namespace = i.table_namespace and v.name = i.table_name
         order by v.publication desc limit 1) v on true
  where i.catalog_name = %(catalog)s and i.iceberg_type is distinct from 'VIEW'
-   and (%(namespace)s::text is null or i.table_namespace = %(namespace)s)
+   and (i.table_namespace = %(namespace)s or %(namespace)s::text is null and not exists (
+        select from reproduction p where p.catalog = i.catalog_name and starts_with(i.table_namespace, p.scratch || '.')))
  order by 1 limit %(limit)s
 """
 HISTORY = f"""
@@ -142,6 +143,11 @@ def at(connection: Connection, catalog: str, namespace: str, name: str, publicat
             (catalog, namespace, name, publication),
         )
     )
+
+
+def last(connection: Connection) -> int:
+    """The number of the last publication."""
+    return int(connection.exec_driver_sql("select number from table_publication").scalar_one())
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,12 @@ from collections.abc import Iterable, Mapping
 
 from sqlalchemy import Connection
 
+from scheduler.store.tables.pointers import Pinned
+
 #: The property that a namespace always has.
 EXISTS = "exists"
+#: The properties with the tasks and accounts that may use a namespace, see scheduler/catalog/access.
+READERS, WRITERS = "paceline.readers", "paceline.writers"
 #: Serializes the creation and the deletion of namespaces; any number that nothing else uses for an advisory lock.
 LOCK = 7_223_465
 
@@ -20,6 +24,18 @@ def names(connection: Connection, catalog: str) -> list[str]:
         (catalog, catalog),
     )
     return list(found.scalars())
+
+
+def visible(connection: Connection, catalog: str, attempt: Pinned | None) -> list[str]:
+    """The namespaces that a person or a running try sees, by name. A try sees what its reproduction has, and that of no other."""
+    own = None if attempt is None else attempt.scratch
+    every = names(connection, catalog)
+    if attempt is None:
+        return every
+    found = connection.exec_driver_sql("select scratch from reproduction where catalog = %s", (catalog,))
+    hidden = tuple(f"{scratch}." for scratch in found.scalars())
+    plain = {name for name in every if not f"{name}.".startswith(hidden)}
+    return sorted(plain | {name.removeprefix(f"{own}.") for name in every if own is not None and name.startswith(f"{own}.")})
 
 
 def properties(connection: Connection, catalog: str, namespace: str) -> dict[str, str] | None:

@@ -31,6 +31,14 @@ class Pinned:
     run_id: str
     task_id: str
     map_index: int
+    #: Of a reproduction: the namespace for what it writes, its original, and the state that the same task has read there.
+    scratch: str | None = None
+    original_run_id: str | None = None
+    original_publication: int | None = None
+
+    def own(self, namespace: str) -> str:
+        """The namespace in which the try writes what it calls this namespace."""
+        return namespace if self.scratch is None else f"{self.scratch}.{namespace}"
 
     @property
     def name(self) -> str:
@@ -46,6 +54,8 @@ class Pointer:
     location: str | None = None
     #: What the try started from; equal to `location` if it has not written to the table.
     base: str | None = None
+    #: Whether a reproduction sees what its original has read; it writes to a copy of the metadata.
+    is_original: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +81,57 @@ VISIBLE = """
 """
 
 
-def _of(attempt: Pinned) -> dict[str, Any]:
-    """The parameters of VISIBLE, and the try."""
+#: Of a reproduction: what tasks of it have published before the try. A copy of what the original has read is no publication.
+REPRODUCED = """
+    v.namespace = %(own)s and v.publication <= %(publication)s and v.dag_id = %(dag_id)s and v.run_id = %(run_id)s
+"""
+#: What the task of the original has read, without what tasks of the original have published: the reproduction has its own.
+ORIGINAL = """
+    v.namespace = %(namespace)s and v.publication <= %(original)s
+    and (v.dag_id, v.run_id) is distinct from (%(dag_id)s, %(original_run_id)s)
+"""
+OF_REPRODUCTION = f"""
+select case when p.try_id is not null then p.location when r.publication is not null then r.metadata_location
+            else o.metadata_location end as location,
+       case when p.try_id is not null then p.base_location when r.publication is not null then r.metadata_location
+            else o.metadata_location end as base,
+       p.try_id is null and r.publication is null and o.metadata_location is not null as is_original
+  from (values (1)) one (one)
+  left join table_pending p on p.try_id = %(try)s and p.namespace = %(own)s and p.name = %(name)s
+  left join lateral (
+       select * from table_version v where v.catalog = %(catalog)s and v.name = %(name)s and {REPRODUCED}
+        order by v.publication desc limit 1) r on true
+  left join lateral (
+       select * from table_version v where v.catalog = %(catalog)s and v.name = %(name)s and {ORIGINAL}
+        order by v.publication desc limit 1) o on true
+"""
+NAMES_OF_REPRODUCTION = f"""
+with candidate as (
+    select table_name as name from iceberg_tables
+     where catalog_name = %(catalog)s and table_namespace in (%(namespace)s, %(own)s)
+     union select name from table_version where catalog = %(catalog)s and namespace in (%(namespace)s, %(own)s)
+     union select name from table_pending where try_id = %(try)s and namespace = %(own)s)
+select c.name, case when p.try_id is not null then p.location when r.publication is not null then r.metadata_location
+                    else o.metadata_location end as location
+  from candidate c
+  left join table_pending p on p.try_id = %(try)s and p.namespace = %(own)s and p.name = c.name
+  left join lateral (
+       select * from table_version v where v.catalog = %(catalog)s and v.name = c.name and {REPRODUCED}
+        order by v.publication desc limit 1) r on true
+  left join lateral (
+       select * from table_version v where v.catalog = %(catalog)s and v.name = c.name and {ORIGINAL}
+        order by v.publication desc limit 1) o on true
+ order by 1
+"""
+
+
+def _of(attempt: Pinned, catalog: str, namespace: str) -> dict[str, Any]:
+    """The parameters of the conditions above, and the try."""
     read = attempt.publication if attempt.run_publication is None else attempt.run_publication
     return {
-        "try": attempt.id, "publication": attempt.publication, "read": read, "dag_id": attempt.dag_id, "run_id": attempt.run_id
+        "try": attempt.id, "publication": attempt.publication, "read": read, "dag_id": attempt.dag_id, "run_id": attempt.run_id,
+        "catalog": catalog, "namespace": namespace, "own": attempt.own(namespace), "original": attempt.original_publication,
+        "original_run_id": attempt.original_run_id,
     }  # fmt: skip
 
 
@@ -87,6 +143,9 @@ def of(connection: Connection, catalog: str, attempt: Pinned | None, namespace: 
             (catalog, namespace, name),
         ).scalar_one_or_none()
         return Pointer(location, location)
+    if attempt.scratch is not None:
+        values = {**_of(attempt, catalog, namespace), "name": name}
+        return rows.first(Pointer, connection.exec_driver_sql(OF_REPRODUCTION, values)) or Pointer()
     found = rows.first(
         Pointer,
         connection.exec_driver_sql(
@@ -100,7 +159,7 @@ def of(connection: Connection, catalog: str, attempt: Pinned | None, namespace: 
                     where v.catalog = %(catalog)s and v.namespace = %(namespace)s and v.name = %(name)s and {VISIBLE}
                     order by v.publication desc limit 1) v on true
             """,
-            {**_of(attempt), "catalog": catalog, "namespace": namespace, "name": name},
+            {**_of(attempt, catalog, namespace), "name": name},
         ),
     )
     return found or Pointer()
@@ -119,8 +178,8 @@ def has_made(connection: Connection, catalog: str, attempt: Pinned | None, names
                        and position(%(mark)s in w.place) > 0) end
         """,
         {
-            "try": None if attempt is None else attempt.id, "catalog": catalog, "namespace": namespace, "name": name,
-            "mark": f"-{mark}-",
+            "try": None if attempt is None else attempt.id, "catalog": catalog, "name": name, "mark": f"-{mark}-",
+            "namespace": namespace if attempt is None else attempt.own(namespace),
         },
     ).scalar_one()  # fmt: skip
     return found
@@ -146,6 +205,9 @@ def names(connection: Connection, catalog: str, attempt: Pinned | None, namespac
             (catalog, namespace),
         )
         return [name for name, location in found if is_view(location) is views]
+    if attempt.scratch is not None:
+        seen = connection.exec_driver_sql(NAMES_OF_REPRODUCTION, _of(attempt, catalog, namespace))
+        return [name for name, location in seen if location is not None and is_view(location) is views]
     # A table of the try's publication is current, or a later publication has changed it.
     found = connection.exec_driver_sql(
         f"""
@@ -163,6 +225,6 @@ def names(connection: Connection, catalog: str, attempt: Pinned | None, namespac
          where case when p.try_id is null then v.metadata_location else p.location end is not null
          order by 1
         """,
-        {**_of(attempt), "catalog": catalog, "namespace": namespace},
+        _of(attempt, catalog, namespace),
     )
     return [name for name, location in found if is_view(location) is views]

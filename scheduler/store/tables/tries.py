@@ -12,19 +12,20 @@ from sqlalchemy import Connection
 
 from paceline.states import DELAYED, HOLDS_SLOTS, SUSPENDED, WAITS_FOR_WORKER, States
 from scheduler.store.db import fencing, rows
-from scheduler.store.tables.pointers import Change, Pinned
+from scheduler.store.tables.pointers import VIEW, Change, Pinned
 
 #: The facts that are those of all commits of a try together.
 SUMMED = ["added_records", "deleted_records", "added_data_files", "added_files_size", "schema_change"]
 #: Of a running try: in the first use, and when a later dispatch of the same try continues, which keeps what the try has written.
-#: If the DAG has read_at="run_start", it also pins the run to the publication at its start. As fencing.guarded.
+#: If the DAG has read_at="run_start", it also pins the run to the publication at its start. What the last try of a task instance
+#: reads is kept for reproductions. As fencing.guarded.
 GIVE = f"""
 with current as ({fencing.CURRENT}),
 run as (
     select r.id, r.started_at
       from current c join task_instance i on i.id = c.id join dag_run r on r.id = i.dag_run_id
       join dag_version v on v.id = r.version_id
-     where v.data->>'read_at' = 'run_start'
+     where v.data->>'read_at' = 'run_start' and r.run_type <> 'reproduction'
 ), pin as (
     insert into table_run as t (dag_run_id, started_at, publication)
     select run.id, run.started_at,
@@ -40,7 +41,12 @@ run as (
     select %s, %s, %s, %s, p.number, (select publication from pin) from current, table_publication p
     on conflict (task_instance_id, try_number) do update
        set token_hash = excluded.token_hash, dispatch_id = excluded.dispatch_id
-    returning id
+    returning task_instance_id, publication, run_publication
+), kept as (
+    insert into table_pin (dag_run_id, task_instance_id, publication, run_publication)
+    select i.dag_run_id, i.id, w.publication, w.run_publication from written w join task_instance i on i.id = w.task_instance_id
+    on conflict (dag_run_id, task_instance_id) do update
+       set publication = excluded.publication, run_publication = excluded.run_publication, pinned_at = excluded.pinned_at
 )
 select (select count(*) from written) from current
 """
@@ -78,13 +84,22 @@ TAKE_OVER = fencing.guarded(
      where id = (select max(id) from table_try where task_instance_id = %s) returning id
     """
 )
+#: The task of a reproduction reads what the same task of the original has read; a task that had read nothing there reads what the
+#: first one has. A reproduction whose original is gone has no token: it would write the tables of everybody.
 BY_HASH = """
 select t.id, t.task_instance_id, t.dispatch_id::text, t.try_number, t.publication, t.run_publication,
-       r.dag_id, r.run_id, i.task_id, i.map_index
+       r.dag_id, r.run_id, i.task_id, i.map_index, p.scratch, o.run_id as original_run_id, k.publication as original_publication
   from table_try t
   join task_instance i on i.id = t.task_instance_id and i.dispatch_id = t.dispatch_id and i.state = 'running'
   join dag_run r on r.id = i.dag_run_id
- where t.token_hash = %s
+  left join reproduction p on p.dag_run_id = r.id
+  left join dag_run o on o.id = p.original_id
+  left join lateral (
+       select least(n.publication, n.run_publication) as publication
+         from table_pin n join task_instance s on s.id = n.task_instance_id
+        where n.dag_run_id = o.id
+        order by (s.task_id, s.map_index) = (i.task_id, i.map_index) desc, 1 limit 1) k on true
+ where t.token_hash = %s and (r.run_type <> 'reproduction' or k.publication is not null)
 """
 #: What a task is called in the lists of a namespace. See scheduler/catalog/access.py.
 NAMES = """
@@ -107,6 +122,21 @@ select t.id from table_try t
    and (i.id is null or i.try_number - t.try_number not in (0, 1)
         or coalesce(i.state, '') not in {MAY_CONTINUE.sql})
  order by t.id limit %s
+"""
+
+
+#: A reproduction writes to a table of the original for the first time. The copy of its metadata becomes current in the scratch
+#: namespace, so that the publication finds what the try has written on. Later, what tasks of the reproduction published is current.
+FIRST_OF_SCRATCH = """
+insert into iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, iceberg_type)
+select p.catalog, %(namespace)s, %(name)s, %(expected)s,
+       case when right(%(expected)s, %(suffix)s) = %(view)s then 'VIEW' else 'TABLE' end
+  from table_try t join task_instance i on i.id = t.task_instance_id join reproduction p on p.dag_run_id = i.dag_run_id
+ where t.id = %(try)s
+   and exists (select from table_pending n where n.try_id = %(try)s and n.namespace = %(namespace)s and n.name = %(name)s
+                  and n.base_location = %(expected)s)
+   and not exists (select from table_version v where v.catalog = p.catalog and v.namespace = %(namespace)s and v.name = %(name)s)
+    on conflict do nothing
 """
 
 
@@ -140,9 +170,10 @@ def write(connection: Connection, attempt: Pinned, changes: list[Change]) -> Cha
     for change in sorted(changes, key=lambda one: (one.namespace, one.name)):
         written = [change.location] if change.is_new and change.location is not None else []
         parameters = {
-            "try": attempt.id, "namespace": change.namespace, "name": change.name, "expected": change.expected,
+            "try": attempt.id, "namespace": attempt.own(change.namespace), "name": change.name, "expected": change.expected,
             "location": change.location, "updates": None if change.updates is None else json.dumps(change.updates),
             "facts": json.dumps(change.facts), "written": written, "summed": SUMMED, "leaves": LEAVES,
+            "view": VIEW, "suffix": len(VIEW),
         }  # fmt: skip
         stored = connection.exec_driver_sql(
             """
@@ -167,6 +198,8 @@ def write(connection: Connection, attempt: Pinned, changes: list[Change]) -> Cha
         ).first()
         if stored is None and not _is_stored(connection, attempt, change):
             return change
+        if attempt.scratch is not None and change.expected is not None:
+            connection.exec_driver_sql(FIRST_OF_SCRATCH, parameters)
     return None
 
 
@@ -176,7 +209,7 @@ def _is_stored(connection: Connection, attempt: Pinned, change: Change) -> bool:
         """
         select 1 from table_pending where try_id = %s and namespace = %s and name = %s and location is not distinct from %s
         """,
-        (attempt.id, change.namespace, change.name, change.location),
+        (attempt.id, attempt.own(change.namespace), change.name, change.location),
     )
     return found.first() is not None
 

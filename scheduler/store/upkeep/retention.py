@@ -24,6 +24,8 @@ SCAN, SCAN_RUNS = 500, 200
 MOST_INSTANCES = 2000
 LONGEST_S = 600.0
 
+#: Types of runs that no schedule continues from. Reproductions do not count for other runs at all.
+BY_HAND, COUNTS = "('manual', 'reproduction')", "{0}.run_type <> 'reproduction'"
 #: A run can be deleted when it has ended and nothing of it is open or claimed, except
 #: - the last run of its DAG that is not manual, and the last one that its schedule made, from which the schedule continues,
 #: - runs of dates that the schedule has yet to reach: it would create them again,
@@ -36,33 +38,36 @@ FREE_RUN = f"""
     and not exists (select 1 from task_instance t where t.dag_run_id = r.id and {OPEN.or_none("t.state")})
     and not exists (select 1 from notice n where n.dag_run_id = r.id and n.ended_at is null)
     and not exists (select 1 from backfill b where b.id = r.backfill_id and b.ended_at is null)
-    and (r.run_type = 'manual' or exists (
-            select 1 from dag_run l where l.dag_id = r.dag_id and l.run_type <> 'manual'
+    and (r.run_type in {BY_HAND} or exists (
+            select 1 from dag_run l where l.dag_id = r.dag_id and l.run_type not in {BY_HAND}
                and {AFTER.format("l", "r")}))
     and (r.logical_date is null or not {MADE_BY_SCHEDULE.format("r")} or exists (
             select 1 from dag_run l where l.dag_id = r.dag_id and {MADE_BY_SCHEDULE.format("l")}
                and l.logical_date > r.logical_date))
-    and (r.run_type = 'manual' or r.state <> 'success' or exists (
-            select 1 from dag_run l where l.dag_id = r.dag_id and l.run_type <> 'manual' and l.state = 'success'
+    and (r.run_type in {BY_HAND} or r.state <> 'success' or exists (
+            select 1 from dag_run l where l.dag_id = r.dag_id and l.run_type not in {BY_HAND} and l.state = 'success'
                and {AFTER.format("l", "r")}))
-    and (r.state <> 'failed' or not exists (
+    and (r.state <> 'failed' or r.run_type = 'reproduction' or not exists (
             select 1 from dag d
               join dag_version v on v.id = d.version_id
              cross join lateral (
                    select count(*) as later from (
-                          select 1 from dag_run l where l.dag_id = r.dag_id and l.state = 'failed' and {AFTER.format("l", "r")}
+                          select 1 from dag_run l where l.dag_id = r.dag_id and l.state = 'failed'
+                             and {COUNTS.format("l")} and {AFTER.format("l", "r")}
                            limit (v.data->>'{MOST_FAILED}')::int) l) n
              where d.dag_id = r.dag_id and n.later < (v.data->>'{MOST_FAILED}')::int
                and not exists (
-                   select 1 from dag_run l where l.dag_id = r.dag_id and l.state = 'success' and {AFTER.format("l", "r")})))
-    and (r.run_type = 'manual' or not exists (
+                   select 1 from dag_run l where l.dag_id = r.dag_id and l.state = 'success'
+                      and {COUNTS.format("l")} and {AFTER.format("l", "r")})))
+    and (r.run_type in {BY_HAND} or not exists (
             select 1 from dag_schedule s where s.dag_id = r.dag_id and s.next_logical_date <= r.logical_date))
-    and (not exists (select 1 from dag_version v where v.dag_id = r.dag_id and v.depends_on_past)
-         or (exists (select 1 from dag_run l where l.dag_id = r.dag_id and {AFTER.format("l", "r")})
+    and (r.run_type = 'reproduction'
+         or not exists (select 1 from dag_version v where v.dag_id = r.dag_id and v.depends_on_past)
+         or (exists (select 1 from dag_run l where l.dag_id = r.dag_id and {COUNTS.format("l")} and {AFTER.format("l", "r")})
              and not exists (
                  select 1 from dag_run n where n.dag_id = r.dag_id and n.state in {RUN_UNFINISHED.sql}
-                    and {AFTER.format("n", "r")}
-                    and not exists (select 1 from dag_run b where b.dag_id = r.dag_id
+                    and {COUNTS.format("n")} and {AFTER.format("n", "r")}
+                    and not exists (select 1 from dag_run b where b.dag_id = r.dag_id and {COUNTS.format("b")}
                                        and (b.run_type <> 'manual' or r.run_type = 'manual')
                                        and {AFTER.format("b", "r")} and {AFTER.format("n", "b")}))))
 """
@@ -169,6 +174,15 @@ KINDS: dict[str, Rows] = {
         table="table_read",
         key="ctid",
         old="x.read_at < %(before)s",
+        free="not exists (select 1 from dag_run r where r.id = x.dag_run_id)",
+        first="(0,0)",
+        keys="::tid[]",
+    ),
+    # Its key has two columns.
+    "table_pins": Rows(
+        table="table_pin",
+        key="ctid",
+        old="x.pinned_at < %(before)s",
         free="not exists (select 1 from dag_run r where r.id = x.dag_run_id)",
         first="(0,0)",
         keys="::tid[]",

@@ -22,6 +22,10 @@ select started_at from task_try
 NOTE_CRASH_FREE = "insert into crash_free select clock_timestamp() where not exists (select from crash_free) on conflict do nothing"
 
 
+#: The type of a run that repeats another one, see store/runs/reproductions.
+REPRODUCTION = "reproduction"
+
+
 # A claim and the rows of a report are created for each task, and a frozen dataclass takes four times as long. Nothing changes them.
 
 

@@ -39,6 +39,7 @@ select w.place, coalesce(t.state, 'none') as state, count(*) as instances
 PREVIOUS_SUCCESS = f"""
 select b.data_interval_start, b.data_interval_end, b.started_at, b.ended_at
   from dag_run r join dag_run b on b.dag_id = r.dag_id and {AFTER.format("r", "b")} and b.state = 'success'
+   and b.run_type <> 'reproduction' and (r.run_type <> 'reproduction' or {ORDER.format("b")} < {ORDER.format("r")})
  where r.id = %s order by {ORDER.format("b")} desc, b.id desc limit 1
 """
 PAUSED = "select is_paused from dag_schedule where dag_id = %s"

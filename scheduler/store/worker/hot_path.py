@@ -15,7 +15,7 @@ import uuid
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import datetime
 from functools import lru_cache
 from operator import attrgetter
@@ -39,6 +39,7 @@ from scheduler.store.db.fencing import Writer
 from scheduler.store.moves import prepared as sql
 from scheduler.store.worker import claims
 from scheduler.store.worker.claims import (
+    REPRODUCTION,
     Claim,
     Ending,
     MovedInPlace,
@@ -75,6 +76,10 @@ _HELD = threading.local()
 OF_ROW = {name: place for place, name in enumerate(Claim.__slots__) if name in {field.name for field in fields(MovedInPlace)}}
 _of_row, _of_claim = attrgetter(*OF_ROW), attrgetter(*Claim.__slots__)
 RESUME = Claim.__slots__.index("resume")
+#: What a task sees of its run and a reproduction has from its original, which has the logical date to itself.
+SEEN_BY_ORIGINAL = """
+select o.run_type, o.logical_date, o.run_after from reproduction p join dag_run o on o.id = p.original_id where p.dag_run_id = %s
+"""
 ENDED = "select 1 from task_instance where id = %s and dispatch_id = %s and state = %s"
 #: With the version of its number: the run may have another one since the report.
 #: The pool keeps the search short: its running and queued task instances have an index.
@@ -280,7 +285,14 @@ class HotPath(WorkerConnection):
             f"set local synchronous_commit = off; {sql.HOLD.execute}; {sql.CLAIM.execute}",
             {"ti_id": ti_id, "dispatch_id": dispatch_id, "worker": self.worker_id, "is_repeated": is_repeated},
         )
+        if claimed and claimed[0].run_type == REPRODUCTION:
+            return self._as_original(claimed[0])
         return claimed[0] if claimed else None
+
+    def _as_original(self, claim: Claim) -> Claim:
+        """The claim with what the tasks of the original of its run have seen."""
+        (seen,) = self.dicts(SEEN_BY_ORIGINAL, (claim.dag_run_id,)) or ({},)
+        return replace(claim, **seen)
 
     def report(
         self,

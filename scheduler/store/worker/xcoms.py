@@ -39,11 +39,15 @@ select x.value from task_instance t join xcom x on x.task_instance_id = t.id and
 #: A run without a logical date counts by the time after which it runs, as in Airflow.
 OTHER = """
 with moment as materialized (
-    select coalesce(r.logical_date, r.run_after) as date from dag_run r where r.dag_id = %(dag_id)s and r.run_id = %(run_id)s
+    select coalesce(r.logical_date, r.run_after) as date, r.run_type = 'reproduction' as reproduces
+      from dag_run r where r.dag_id = %(dag_id)s and r.run_id = %(run_id)s
 ), run as materialized (
     select r.id from dag_run r
      where r.dag_id = %(dag_id)s
        and case when %(prior)s then coalesce(r.logical_date, r.run_after) <= coalesce((select date from moment), %(date)s)
+                     and (r.run_id = %(run_id)s or r.run_type <> 'reproduction'
+                          and (coalesce(r.logical_date, r.run_after) < (select date from moment)
+                               or (select reproduces from moment) is distinct from true))
                 else r.run_id = %(run_id)s end
        and exists (select from task_instance t join xcom x on x.task_instance_id = t.id and x.key = %(key)s
                     where t.dag_run_id = r.id and t.task_id = %(task_id)s and t.map_index = coalesce(%(index)s, t.map_index))

@@ -251,7 +251,7 @@ def test_stopped_processes_delivered_notices_and_stray_import_errors_are_deleted
     assert deleted == {"processes": 1, "notices": 1, "import_errors": 1, "asset_events": 0, "backfills": 0, "dag_versions": 0,
                        "dag_sources": 0, "account_keys": 0, "login_failures": 0, "bundle_versions": 0,
                        "bundle_files": 0, "table_versions": 0, "table_runs": 0,
-                       "table_reads": 0, "table_requests": 0}  # fmt: skip
+                       "table_reads": 0, "table_pins": 0, "table_requests": 0}  # fmt: skip
     assert scenario.rows("select id from process where id in ('gone', 'runs')") == [("runs",)]
     assert scenario.rows("select file from import_error") == [("there.py",)]
 
