@@ -122,7 +122,9 @@ class Tables:
         """Change the properties of a namespace. Returns those that were updated, removed and missing."""
         before = self.properties(caller, name, writes=True)
         if not caller.is_admin and any(key.startswith(access.PREFIX) for key in (*updates, *removals)):
-            raise ForbiddenError(f"An administrator says who uses the namespace {name} ({access.WRITERS}, {access.READERS}).")
+            raise ForbiddenError(
+                f"An administrator says who uses the namespace {name} ({namespaces.WRITERS}, {namespaces.READERS})."
+            )
         if both := set(updates) & set(removals):
             raise CatalogError(f"The property {min(both)} is both set and removed: choose one.")
         if self.is_done(caller):

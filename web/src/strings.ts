@@ -133,7 +133,7 @@ export const t = {
     title: 'Run', state: 'State', type: 'Type', conf: 'Configuration', logical: 'Logical date', interval: 'Data interval', started: 'Started', ended: 'Ended', queued: 'Queued', by: 'Triggered by',
     note: 'Note', writeNote: 'Write a note', noteHint: 'Shown on its page and in the lists. An empty note is removed.', duration: 'Duration', clear: 'Clear', clearFailed: 'Clear failed', markSuccess: 'Mark success', markFailed: 'Mark failed', delete: 'Delete', rerun: 'Run again with this configuration',
     deleteText: 'This deletes the run with its task instances and XComs.', waits: 'Why it waits', versions: 'DAG version', tasks: 'Tasks', after: 'Due at',
-    types: { scheduled: 'scheduled', manual: 'manual', backfill: 'backfill', asset_triggered: 'by assets' } as Record<string, string>,
+    types: { scheduled: 'scheduled', manual: 'manual', backfill: 'backfill', asset_triggered: 'by assets', reproduction: 'reproduction' } as Record<string, string>,
   },
   task: {
     at: 'Time', log: 'Log', callbacks: 'Callbacks', callbacksNone: 'No callback has printed anything', why: 'Why', xcoms: 'XComs', events: 'Events', details: 'Details', mapped: 'Instances', try_: 'Try', tries: 'Tries', clear: 'Clear', markSuccess: 'Mark success', markFailed: 'Mark failed', markSkipped: 'Mark skipped',

@@ -119,7 +119,9 @@ class Detail(Model):
 #: Ours, and those that only Airflow has: `restarting` is our shutdown, and nothing waits for input. `none` is undecided.
 TASK_STATES = (*TaskState, "restarting", "awaiting_input", "no_status")
 RUN_STATES = (*RunState, "none")
-RUN_TYPES = ("scheduled", "manual", "backfill", "asset_triggered", "asset_materialization", "operator_triggered")
+RUN_TYPES = (
+    "scheduled", "manual", "backfill", "asset_triggered", "asset_materialization", "operator_triggered", "reproduction"
+)  # fmt: skip
 
 
 def _each_known(what: str, names: Collection[str]) -> Callable[[list[str] | None], list[str] | None]:

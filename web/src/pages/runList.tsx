@@ -21,7 +21,7 @@ import { t } from '../strings'
 const SIZE = 50
 /** What narrows the list, in the address. */
 const FILTERS = ['q', 'state', 'type', 'from', 'until', 'ended_from', 'ended_until', 'bundle', 'code', 'offset']
-const TYPES = ['scheduled', 'manual', 'backfill', 'asset_triggered']
+const TYPES = ['scheduled', 'manual', 'backfill', 'asset_triggered', 'reproduction']
 /** Runs that one change can have. */
 const MOST_RUNS = 10_000
 /** Runs that one request marks. */
