@@ -18,8 +18,10 @@ REVIEWED: dict[str, tuple[str, ...]] = {
     "the name of a file": ("cipher.py: os.getpid()",),
     "one of two texts in the function": ("connections.py: conflict", "roles.py: kind", "selection.py: which",),
     "advice to a person, which begins with `set`": ("cipher.py: path",),
-    "each of a tuple of names in the function": ("files.py: table", "files.py: path", "delete.py: table", "fit.py: table",),
-    "one of two texts of the module": ("current.py: which", "home.py: join", "edits.py: column", "edits.py: table",),
+    "each of a tuple of names in the function": (
+        "files.py: table", "files.py: path", "delete.py: table", "fit.py: table", "retention.py: table",
+    ),
+    "one of two texts of the module": ("current.py: which", "home.py: join",),
     "each of the constants of the module": (
         "files.py: ORDERS[sort_mode]", "invariants.py: what", "invariants.py: since", "invariants.py: rows",
         "invariants.py: dag_id", "row_versions.py: table", "row_versions.py: condition", "row_versions.py: order",
@@ -54,7 +56,7 @@ REVIEWED: dict[str, tuple[str, ...]] = {
     "made of a constant": ("assets.py: key('u')", "assets.py: key('w.uri')",),
     "from the migrations of the package": (
         "migrate.py: name", "migrate.py: definition", "migrate.py: indexes[name]",
-        "0002_one_trigger.py: check",
+        "0002_one_trigger.py: check", "0010_rows_of_instances.py: table",
     ),
     "one of two constants of the module": ("capacity.py: rank", "why.py: rank",),
     "a constant of the module, or nothing": ("capacity.py: locking",),

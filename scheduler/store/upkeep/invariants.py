@@ -81,7 +81,7 @@ def _over(limit: Limit, what: str) -> str:
     """
 
 
-#: The tables whose rows go with their task instance. No foreign key guards them: whoever adds a row holds the task instance.
+#: The tables whose rows go with their task instance. No foreign key guards them: a statement that adds a row holds it.
 ROWS_OF_INSTANCES = ("task_try", "xcom", "task_state", "deferral", "external_job", "task_progress", "instance_note", "notice")
 #: A task instance in one of these or in NONE ends with its run. A shutdown ends when its worker has stopped the task.
 ENDS_WITH_RUN = States(OPEN - {TaskState.SHUTDOWN})

@@ -248,6 +248,7 @@ def _ended_runs(connection: Connection, before: datetime, after: tuple[datetime,
     At least one, and no more than have MOST_INSTANCES together.
     """
     patiently(connection, seconds=LONGEST_S)
+    ended_at, key = after
     return connection.exec_driver_sql(
         """
         select ended_at, id, number < count or count = %(scan)s as goes_on
@@ -260,7 +261,7 @@ def _ended_runs(connection: Connection, before: datetime, after: tuple[datetime,
                 window earlier as (order by r.ended_at, r.id)) r
          where total <= %(most)s or number = 1 order by ended_at, id
         """,
-        {"before": before, "ended_at": after[0], "id": after[1], "scan": SCAN_RUNS, "most": MOST_INSTANCES},
+        {"before": before, "ended_at": ended_at, "id": key, "scan": SCAN_RUNS, "most": MOST_INSTANCES},
     ).all()
 
 
@@ -273,12 +274,12 @@ def _deleted(connection: Connection, before: datetime, chosen: Sequence[int], *,
     """Delete the chosen runs. The first statement checks them again now that they are locked: one may have been cleared before."""
     rows = connection.exec_driver_sql(
         f"""
-        select r.dag_id, r.run_id, r.id, (select count(*) from task_instance t where t.dag_run_id = r.id)
+        select r.dag_id, r.run_id, r.id, (select count(*) from task_instance t where t.dag_run_id = r.id) as size
           from dag_run r where r.id = any(%(ids)s) and {FREE_RUN}
         """,
         {"before": before, "ids": list(chosen)},
     ).all()
-    runs = tuple(DeletedRun(dag_id, run_id, key, size, logs) for dag_id, run_id, key, size in rows)
+    runs = tuple(DeletedRun(row.dag_id, row.run_id, row.id, row.size, logs) for row in rows)
     for run in runs:
         if run.instances > MOST_INSTANCES:
             for table in ("event", "task_instance"):

@@ -1,7 +1,7 @@
 -- The rows of a deleted task instance go with one statement for each table. The foreign keys before ran one for each table and each
 -- task instance: three quarters of what retention cost. See docs/adr/0098. `{schema}` is as in 0001.
 
--- Whoever adds a row holds the lock of its task instance (docs/explanation/worker-writes.md). So a deletion waits for the row, or
+-- The transaction that adds a row holds the lock of its task instance (docs/explanation/worker-writes.md). So a deletion waits for the row, or
 -- the row finds no task instance. These statements come after the deletion has its locks, and see all rows from before.
 create function forget_instances() returns trigger language plpgsql security definer
     set search_path = pg_catalog, {schema}, pg_temp as $$
