@@ -72,6 +72,7 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
         worker = build(
             settings, name=name, queues=queues, concurrency=concurrency, engine=engine, process=process, environment=environment
         )
+        _share_memory()
         worker.killer.start()
         ending.callback(worker.killer.end)
         worker_id = worker.heartbeat.registration.enter()
@@ -149,12 +150,8 @@ class Pool(TaskPool):  # type: ignore[misc]
     """Celery's prefork pool. A pool process that dies during its start is replaced like any other."""
 
     def on_start(self) -> None:
-        """Fork the pool processes.
-
-        Their garbage collections do not touch the memory that they share with this process, so it stays shared.
-        """
-        gc.collect()
-        gc.freeze()
+        """Fork the pool processes."""
+        _share_memory()
         super().on_start()
 
     def did_start_ok(self) -> bool:
@@ -303,6 +300,12 @@ def _try_runner(settings: Settings, running_tasks: RunningTasks, events: InPlace
         ),
         elsewhere=elsewhere,
     )
+
+
+def _share_memory() -> None:
+    """Before a fork: what is in memory now stays shared, since no collection of garbage writes to it in either process."""
+    gc.collect()
+    gc.freeze()
 
 
 def _leave_logging_alone(**_: Any) -> None:
