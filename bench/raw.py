@@ -17,8 +17,7 @@ from bench import raw_app
 from bench.measure import calibrate
 from bench.stack import CONCURRENCY, Stack, StackError
 from scheduler.embedded.supervisor import Command, Supervisor
-from scheduler.messaging.wakeups import client
-from scheduler.settings.sections import Broker
+from scheduler.messaging.brokers import client
 
 #: Messages of the part `raw`, and of each sample that alternates with a shape.
 MESSAGES, SAMPLE_MESSAGES = 5000, 2000
@@ -62,7 +61,7 @@ class RawCelery:
         self._concurrency = concurrency
         url = stack.settings.broker_url.replace("virtual_host=0", f"virtual_host={1 if ack_emulation else 2}")
         self._url = url
-        self._redis: redis.Redis = client(stack.settings.model_copy(update={"broker": Broker(url=url)}))
+        self._redis: redis.Redis = client(url)
         self._app = raw_app.make(url, ack_emulation=ack_emulation)
         self._supervisor: Supervisor | None = None
         self._stamps = stack.folder / f"stamps-{'with' if ack_emulation else 'without'}-acks"

@@ -8,8 +8,9 @@ from typing import Self
 import psycopg2
 
 from bench.stack import Stack
+from scheduler.messaging.brokers import client
 from scheduler.messaging.publisher import broker_lists
-from scheduler.messaging.wakeups import Wakeups, client
+from scheduler.messaging.wakeups import Wakeups
 from scheduler.store.db.database import transact
 from scheduler.store.upkeep import processes
 
@@ -40,7 +41,7 @@ class StubWorker(threading.Thread):
     def __init__(self, stack: Stack) -> None:
         super().__init__(name="stub", daemon=True)
         self._engine = stack.engine
-        self._redis = client(stack.settings)
+        self._redis = client(stack.settings.broker_url)
         self._wakeups = Wakeups(stack.settings)
         self._connection = psycopg2.connect(stack.settings.database_url, options="-c enable_seqscan=off")
         self._connection.autocommit = True

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
-import redis
 from sqlalchemy import Connection, Engine, event
 
 from paceline.exceptions import UnreachableError
-from scheduler.messaging import publisher, wakeups
+from scheduler.messaging import publisher
+from scheduler.messaging.brokers import BROKER_ERRORS, Brokers, translate
 from scheduler.settings import Settings
 from scheduler.store.db import database
 
@@ -27,43 +27,44 @@ WHO = "paceline_web_actor"
 
 
 class Broker:
-    """Checks Redis and reads the lengths of queues, over one connection with a short timeout.
+    """Checks Redis and reads the lengths of queues, over one connection to each broker, with a short timeout.
 
     While Redis does not answer, one request waits for it, and the others get the result of the last check: otherwise probes would
     soon hold all threads of the process.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._redis = wakeups.client(settings, TIMEOUT_S)
+        self._brokers = Brokers(settings, TIMEOUT_S)
         self._using = threading.Lock()
         self._problem: UnreachableError | None = None
         self._used_at: float | None = None
 
-    def check(self) -> None:
-        """UnreachableError or CredentialsError."""
+    def check(self) -> list[str]:
+        """What is wrong with the brokers that do not answer. If none does: UnreachableError or CredentialsError."""
         if self._is_stale() and self._using.acquire(blocking=self._used_at is None):
             try:
                 if self._is_stale():  # and not checked by another request meanwhile
-                    self._use(self._redis.ping)
+                    self._use(lambda: self._brokers.each(lambda client: client.ping()))
             finally:
                 self._using.release()
         self._raise_problem()
+        return [str(problem) for problem in self._brokers.problems()]
 
     def lengths(self, queues: Sequence[str]) -> dict[str, int]:
         """The number of messages in each queue. UnreachableError or CredentialsError."""
-        return self.call(lambda client: publisher.lengths(client, queues))
+        return self.call(lambda brokers: publisher.lengths(brokers, queues))
 
-    def call(self, work: Callable[[redis.Redis], R]) -> R:
-        """Return `work(client)`. UnreachableError or CredentialsError."""
+    def call(self, work: Callable[[Brokers], R]) -> R:
+        """Return `work(brokers)`. UnreachableError or CredentialsError."""
         self.check()
         with self._using:
             self._raise_problem()
-            found = self._use(lambda: work(self._redis))
+            found = self._use(lambda: work(self._brokers))
         self._raise_problem()
         return cast(R, found)
 
     def close(self) -> None:
-        self._redis.close()
+        self._brokers.close()
 
     def _is_stale(self) -> bool:
         return self._used_at is None or time.monotonic() - self._used_at >= FRESH_S
@@ -71,8 +72,8 @@ class Broker:
     def _use(self, work: Callable[[], R]) -> R | None:
         try:
             found = work()
-        except redis.RedisError as error:
-            self._problem = wakeups.translate(error)
+        except BROKER_ERRORS as error:
+            self._problem = next(iter(self._brokers.problems()), translate(error))
             return None
         else:
             self._problem = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -120,12 +121,12 @@ def doctor(role: str | None, deep_wanted: bool) -> None:
 
 def _examine_rows() -> bool:
     """Print the rows of the database and the messages of the broker that violate an invariant; whether there is none."""
-    from scheduler.messaging import wakeups
+    from scheduler.messaging.brokers import Brokers
     from scheduler.store.upkeep import invariants
 
     settings = options.settings()
-    with wakeups.client(settings) as broker:
-        broken = invariants.find(invariants.Tools(options.engine(), settings, broker))
+    with contextlib.closing(Brokers(settings)) as brokers:
+        broken = invariants.find(invariants.Tools(options.engine(), settings, brokers))
     rows = [{"invariant": violation.name} | asdict(violation) for violation in broken]
     if output.json_wanted():
         output.print_json({"ok": not rows, "broken": [{name: row[name] for name in DEEP_COLUMNS} for row in rows]})

@@ -161,11 +161,11 @@ def _of_broker(error: Exception) -> PacelineError | None:
     import redis
     from kombu.exceptions import OperationalError
 
-    from scheduler.messaging import wakeups
+    from scheduler.messaging import brokers
 
     cause = error.__cause__ if isinstance(error, OperationalError) and error.__cause__ else error
     if isinstance(error, redis.RedisError | OperationalError):
-        return wakeups.translate(cause)
+        return brokers.translate(cause)
     return None
 
 

@@ -66,15 +66,17 @@ def list_notices(dag_id: str | None, *, failed: bool, limit: int) -> None:
 
 def _in_redis(names: list[str]) -> dict[str, int]:
     """Return the number of messages by queue. If Redis does not answer, print a message and return nothing."""
-    import redis
-
-    from scheduler.messaging import publisher, wakeups
+    from scheduler.messaging import publisher
+    from scheduler.messaging.brokers import BROKER_ERRORS, Brokers, translate
 
     try:
-        with contextlib.closing(wakeups.client(options.settings())) as broker:
-            return publisher.lengths(broker, names)
-    except redis.RedisError as error:
-        output.say(str(wakeups.translate(error)))
+        with contextlib.closing(Brokers(options.settings())) as brokers:
+            found = publisher.lengths(brokers, names)
+            for problem in brokers.problems():
+                output.say(f"{problem} Its messages are not counted.")
+            return found
+    except BROKER_ERRORS as error:
+        output.say(str(translate(error)))
         return {}
 
 

@@ -1,5 +1,6 @@
 """The checks of `paceline doctor`, except that of Java. Each yields findings: a good result, or a problem with a fix."""
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -390,14 +391,23 @@ def _count(number: int, noun: str) -> str:
 
 
 def _redis(settings: Settings) -> Iterator[Finding]:
-    from scheduler.messaging import wakeups
+    from scheduler.messaging.brokers import BROKER_ERRORS, Brokers, translate
 
-    with wakeups.client(settings) as client:
-        version = str(client.info("server")["redis_version"])
-    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_REDIS:
-        yield bad("broker", f"Redis {version} is too old.", "Upgrade it to 6.2 or newer.")
-    else:
-        yield good("broker", f"Redis {version}")
+    with contextlib.closing(Brokers(settings)) as brokers:
+        for broker in brokers.all:
+            at = "" if brokers.is_single else f" at {broker.name}"
+            try:
+                version = str(broker.client.info("server")["redis_version"])
+            except BROKER_ERRORS as error:
+                if brokers.is_single:
+                    raise
+                found = translate(error, broker.name)
+                yield bad("broker", found.problem, sentence(found.fix))
+                continue
+            if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_REDIS:
+                yield bad("broker", f"Redis {version}{at} is too old.", "Upgrade it to 6.2 or newer.")
+            else:
+                yield good("broker", f"Redis {version}{at}")
 
 
 def _guarded(check: str, look: Callable[[], Iterable[Finding]], known: Known) -> list[Finding]:

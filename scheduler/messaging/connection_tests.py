@@ -15,6 +15,7 @@ from typing import Any
 import redis
 
 from scheduler.messaging import broker_keys
+from scheduler.messaging.brokers import BROKER_ERRORS, Brokers
 
 log = logging.getLogger("paceline.broker")
 
@@ -48,21 +49,29 @@ class ConnectionTest:
     answer: Answer | None = None
 
 
-def ask(client: Any, conn_id: str, queue: str) -> ConnectionTest:
-    """Ask the workers of a queue to test a connection. redis.RedisError."""
+def ask(brokers: Brokers, conn_id: str, queue: str) -> ConnectionTest:
+    """Ask the workers of a queue to test a connection. BROKER_ERRORS."""
     test, key = ConnectionTest(uuid.uuid4().hex, conn_id, queue), ASKED.format(queue)
-    with client.pipeline(transaction=False) as pipe:
-        pipe.set(TEST.format(test.token), _text(test), ex=KEPT_S)
-        pipe.zadd(key, {test.token: 0})
-        pipe.expire(key, ANSWER_S)
-        pipe.execute()
+
+    def send(client: redis.Redis) -> None:
+        with client.pipeline(transaction=False) as pipe:
+            pipe.set(TEST.format(test.token), _text(test), ex=KEPT_S)
+            pipe.zadd(key, {test.token: 0})
+            pipe.expire(key, ANSWER_S)
+            pipe.execute()
+
+    brokers.call(send)
     return test
 
 
-def find(client: Any, token: str) -> tuple[ConnectionTest, bool] | None:
-    """A test, and whether its time for an answer is over; None if Redis knows none. redis.RedisError."""
+def find(brokers: Brokers, token: str) -> tuple[ConnectionTest, bool] | None:
+    """A test, and whether its time for an answer is over; None if no broker knows it. BROKER_ERRORS."""
     if not TOKEN.fullmatch(token):
         return None
+    return next((found for found in brokers.each(lambda client: _find(client, token)) if found is not None), None)
+
+
+def _find(client: redis.Redis, token: str) -> tuple[ConnectionTest, bool] | None:
     key = TEST.format(token)
     with client.pipeline(transaction=False) as pipe:
         pipe.get(key)
@@ -72,25 +81,34 @@ def find(client: Any, token: str) -> tuple[ConnectionTest, bool] | None:
     return None if test is None else (test, left_ms <= (KEPT_S - ANSWER_S) * 1000)
 
 
-def take(client: Any, queues: Iterable[str]) -> ConnectionTest | None:
+def take(brokers: Brokers, queues: Iterable[str]) -> ConnectionTest | None:
     """The next test that these queues ask for, for the calling worker alone; None also while Redis does not answer."""
     keys = [ASKED.format(queue) for queue in queues]
+    with suppress(*BROKER_ERRORS):
+        # Of two tests in two brokers, one is taken, and the other is not answered: a rare case, and a second click.
+        return next((test for test in brokers.each(lambda client: _take(client, keys)) if test is not None), None)
+    return None
+
+
+def _take(client: Any, keys: list[str]) -> ConnectionTest | None:
     try:
         for key in keys:
             for member, _ in client.zpopmin(key):
                 token = member.decode(errors="replace")
                 if TOKEN.fullmatch(token) and (test := _test(token, client.get(TEST.format(token)))):
                     return test
-    except redis.RedisError as error:
-        if broker_keys.is_wrong_type(error):
-            broker_keys.put_aside(client, keys, "zset")
+    except redis.ResponseError as error:
+        if not broker_keys.is_wrong_type(error):
+            raise
+        broker_keys.put_aside(client, keys, "zset")
     return None
 
 
-def answer(client: Any, test: ConnectionTest, found: Answer) -> None:
+def answer(brokers: Brokers, test: ConnectionTest, found: Answer) -> None:
     """Store the answer to a test that Redis still knows. While Redis does not answer, it is lost."""
-    with suppress(redis.RedisError):
-        client.set(TEST.format(test.token), _text(ConnectionTest(test.token, test.conn_id, test.queue, found)), ex=KEPT_S, xx=True)
+    text = _text(ConnectionTest(test.token, test.conn_id, test.queue, found))
+    with suppress(*BROKER_ERRORS):
+        brokers.each(lambda client: client.set(TEST.format(test.token), text, ex=KEPT_S, xx=True))
 
 
 def _text(test: ConnectionTest) -> str:

@@ -6,9 +6,11 @@ for each message: one command for one message, one round trip for many. See docs
 
 import base64
 import contextlib
+import functools
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from json import dumps
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -16,23 +18,46 @@ from urllib.parse import parse_qsl, urlsplit
 import redis
 from celery import Celery
 from celery.utils.nodenames import anon_nodename
-from kombu import Queue
+from kombu import Connection, Queue
 from kombu.utils.url import parse_ssl_cert_reqs
 
-from scheduler.messaging import broker_keys, wakeups
+from scheduler.messaging import broker_keys
+from scheduler.messaging.brokers import BROKER_ERRORS, Brokers
 from scheduler.messaging.message import VERSION, Message
 from scheduler.settings import Settings
 
 TASK_NAME = "paceline.run"
 #: The errors of publishing while the broker is unreachable.
-PUBLISH_ERRORS = (redis.RedisError, OSError)
+PUBLISH_ERRORS = BROKER_ERRORS
+#: Seconds for an attempt to publish to one of several brokers: another one can carry the message.
+SHARED_TIMEOUT_S = 2.0
 #: On Redis, priority 0 is served first and 9 last. kombu keeps a list for each of these steps.
 PRIORITY_STEPS = (0, 3, 6, 9)
 
 
+#: The start of the URL of a Unix socket.
+SOCKET = "redis+socket://"
+
+
+class FailoverConnection(Connection):  # type: ignore[misc]
+    """kombu's connection to the first of several URLs that answers, which may be Unix sockets."""
+
+    def switch(self, conn_str: str) -> None:
+        """Use another URL. kombu itself knows the scheme of Unix sockets only in the first one."""
+        if not conn_str.startswith(SOCKET):
+            super().switch(conn_str)
+            return
+        self.close()
+        self.declared_entities.clear()
+        self._closed = False
+        self._init_params(**self._initial_params | {"hostname": conn_str.removeprefix("redis+")})
+
+
 def celery_app(settings: Settings) -> Celery:
     """Create the Celery app of a process. Workers add their task to it; all other processes only publish."""
-    app = Celery("paceline", broker=settings.broker_url, set_as_current=False)
+    urls = settings.broker_urls
+    # Of several brokers, Celery uses the first that answers, for events and remote control: see workers/celery_worker/intake.py.
+    app = Celery("paceline", broker=urls[0] if len(urls) == 1 else list(urls), set_as_current=False)
     app.conf.update(
         task_serializer="json",
         accept_content=["json"],
@@ -52,13 +77,15 @@ def celery_app(settings: Settings) -> Celery:
         worker_cancel_long_running_tasks_on_connection_loss=False,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
-        broker_transport_options=transport_options(settings.broker_url),
-        broker_use_ssl=tls_options(settings.broker_url),
+        broker_transport_options=transport_options(urls[0], is_only=len(urls) == 1),
+        broker_use_ssl=tls_options(urls[0]),
     )
+    if len(urls) > 1:
+        app.amqp.Connection = FailoverConnection
     return app
 
 
-def transport_options(url: str) -> dict[str, Any]:
+def transport_options(url: str, *, is_only: bool = True) -> dict[str, Any]:
     """Return kombu's options for Redis. Messages need no acknowledgments, because PostgreSQL decides which worker runs a task.
 
     Keepalive and timeouts detect a lost connection.
@@ -69,8 +96,8 @@ def transport_options(url: str) -> dict[str, Any]:
         "sep": ":",
         "queue_order_strategy": "priority",
         "health_check_interval": 10,
-        "socket_timeout": 10,
-        "socket_connect_timeout": 5,
+        "socket_timeout": 10 if is_only else SHARED_TIMEOUT_S,
+        "socket_connect_timeout": 5 if is_only else SHARED_TIMEOUT_S,
     }
     if not url.startswith("redis+socket"):
         options["socket_keepalive"] = True
@@ -93,34 +120,26 @@ def tls_options(url: str) -> dict[str, Any] | None:
 
 
 class Publisher:
-    """Publishes messages over one connection for the life of a process."""
+    """Publishes messages over one connection to each broker for the life of a process."""
 
     def __init__(self, settings: Settings, *, timeout_s: float = 5.0) -> None:
-        """`timeout_s` is for each of two attempts, see wakeups.Wakeups."""
-        self._redis = wakeups.client(settings, timeout_s)
+        """`timeout_s` is for each of two attempts, see wakeups.Wakeups. With several brokers it is SHARED_TIMEOUT_S at most."""
+        several = len(settings.broker_urls) > 1
+        self._brokers = Brokers(settings, min(timeout_s, SHARED_TIMEOUT_S) if several else timeout_s)
         self._origin = anon_nodename()
 
     def publish(self, messages: Sequence[Message]) -> None:
-        """Send all messages, or raise one of PUBLISH_ERRORS. After an error some may be sent; sending them again is harmless."""
-        waiting: dict[str, list[str]] = {}
-        for message in messages:
-            priority = broker_priority(message.priority_weight)
-            waiting.setdefault(_list_of(message.queue, priority), []).append(envelope(message, priority, self._origin))
-        try:
-            self._push(waiting)
-        except redis.ResponseError as error:
-            if not broker_keys.is_wrong_type(error) or not broker_keys.put_aside(self._redis, waiting, "list"):
-                raise
-            self._push(waiting)
+        """Send all messages, or raise one of PUBLISH_ERRORS. After an error some may be sent; sending them again is harmless.
 
-    def _push(self, waiting: Mapping[str, Sequence[str]]) -> None:
-        if len(waiting) == 1:
-            self._redis.lpush(*(part for key, texts in waiting.items() for part in (key, *texts)))
-        elif waiting:
-            with self._redis.pipeline(transaction=False) as pipe:
-                for key, texts in waiting.items():
-                    pipe.lpush(key, *texts)
-                pipe.execute()
+        A message goes to the broker of its queue, or to the next one in the order of the queue that accepts it.
+        """
+        for part in [messages] if self._brokers.is_single else by_queue(messages):
+            waiting: dict[str, list[str]] = {}
+            for message in part:
+                priority = broker_priority(message.priority_weight)
+                waiting.setdefault(_list_of(message.queue, priority), []).append(envelope(message, priority, self._origin))
+            if waiting:
+                self._brokers.call(functools.partial(_push_repaired, waiting=waiting), part[0].queue)
 
     def try_publish(self, messages: Sequence[Message]) -> None:
         """Send all messages if the broker answers. Otherwise the rescue service sends them later."""
@@ -128,8 +147,36 @@ class Publisher:
             self.publish(messages)
 
     def close(self) -> None:
-        """Close the connection. The next publish opens a new one."""
-        self._redis.close()
+        """Close the connections. The next publish opens new ones."""
+        self._brokers.close()
+
+
+def by_queue(messages: Sequence[Message]) -> list[list[Message]]:
+    """The messages of each queue."""
+    parts: dict[str, list[Message]] = {}
+    for message in messages:
+        parts.setdefault(message.queue, []).append(message)
+    return list(parts.values())
+
+
+def _push_repaired(client: redis.Redis, waiting: Mapping[str, Sequence[str]]) -> None:
+    """Push the messages, if necessary after moving keys of another type away."""
+    try:
+        _push(client, waiting)
+    except redis.ResponseError as error:
+        if not broker_keys.is_wrong_type(error) or not broker_keys.put_aside(client, waiting, "list"):
+            raise
+        _push(client, waiting)
+
+
+def _push(client: redis.Redis, waiting: Mapping[str, Sequence[str]]) -> None:
+    if len(waiting) == 1:
+        client.lpush(*(part for key, texts in waiting.items() for part in (key, *texts)))
+        return
+    with client.pipeline(transaction=False) as pipe:
+        for key, texts in waiting.items():
+            pipe.lpush(key, *texts)
+        pipe.execute()
 
 
 def envelope(message: Message, priority: int, origin: str) -> str:
@@ -186,8 +233,15 @@ def broker_priority(priority_weight: int) -> int:
     return 6 if priority_weight >= 0 else 9
 
 
-def lengths(broker: redis.Redis, names: Sequence[str]) -> dict[str, int]:
-    """The number of messages in Redis by queue."""
+def lengths(brokers: Brokers, names: Sequence[str]) -> dict[str, int]:
+    """The number of messages by queue, in all brokers that answer."""
+    found = Counter(dict.fromkeys(names, 0))
+    for held in brokers.each(lambda client: _lengths(client, names)):
+        found.update(held)
+    return found
+
+
+def _lengths(broker: redis.Redis, names: Sequence[str]) -> dict[str, int]:
     with broker.pipeline(transaction=False) as pipe:
         for name in names:
             for key in broker_lists(name):
@@ -199,6 +253,11 @@ def lengths(broker: redis.Redis, names: Sequence[str]) -> dict[str, int]:
 def broker_lists(queue: str) -> list[str]:
     """Return the Redis keys of the messages of `queue`, one for each priority step."""
     return [_list_of(queue, step) for step in PRIORITY_STEPS]
+
+
+def consumed_lists(queues: Iterable[str]) -> dict[str, str]:
+    """The Redis keys of the messages of these queues, each with its queue, in the order in which a worker takes from them."""
+    return {_list_of(queue, step): queue for step in PRIORITY_STEPS for queue in queues}
 
 
 def _list_of(queue: str, step: int) -> str:
@@ -214,8 +273,13 @@ def consumed_queues(names: Sequence[str]) -> list[Queue]:
 PAGE, MOST_READ = 1000, 100_000
 
 
+def dispatch_ids_in_brokers(brokers: Brokers, queues: Collection[str]) -> set[str]:
+    """The Celery task IDs of the messages in these queues, in all brokers that answer. A broker that does not has lost its own."""
+    return set[str]().union(*brokers.each(lambda client: dispatch_ids_in_broker(client, queues)))
+
+
 def dispatch_ids_in_broker(broker: redis.Redis, queues: Iterable[str]) -> set[str]:
-    """The Celery task IDs of the messages in these queues."""
+    """The Celery task IDs of the messages in these queues of one broker."""
     ids: set[str] = set()
     for queue in queues:
         for key in broker_lists(queue):

@@ -16,11 +16,9 @@ from contextlib import suppress
 from typing import Any, Literal
 
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
-from paceline.exceptions import START_EMBEDDED, CredentialsError, UnreachableError
 from scheduler.messaging import broker_keys
+from scheduler.messaging.brokers import BROKER_ERRORS, Broker, Brokers, used
 from scheduler.settings import Settings
 
 LISTENER_KEY = "paceline:listener"
@@ -132,49 +130,6 @@ MAX_TOKENS_A_WAKE = 50
 SHORTEST_BLOCK_S = 0.02
 #: Seconds for an attempt to wake a scheduler during a request or a command. The wakeup saves at most a second.
 SEND_S = 0.5
-#: Error texts of Redis for wrong credentials or missing rights. Some come as plain ResponseError.
-REFUSED = ("NOAUTH", "WRONGPASS", "NOPERM", "invalid password", "Authentication required", "AUTH")
-#: Error texts of TLS when the server, or its certificate, does not match the URL. Waiting would not help.
-UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "Invalid SSL Certificate", "PEM lib")
-
-
-def client(settings: Settings, timeout_s: float = 5.0) -> redis.Redis:
-    """Return a Redis client for the broker URL, whose attempts to connect or to read end after `timeout_s` seconds."""
-    url = settings.broker_url
-    if url.startswith("redis+socket://"):
-        url = "unix://" + url.removeprefix("redis+socket://").replace("virtual_host=", "db=")
-    return redis.Redis.from_url(
-        url,
-        socket_timeout=timeout_s,
-        socket_connect_timeout=timeout_s,
-        health_check_interval=10,
-        retry=Retry(NoBackoff(), 1),
-    )
-
-
-def check(settings: Settings) -> None:
-    """Ping the broker. Raises UnreachableError or CredentialsError."""
-    broker = client(settings)
-    try:
-        broker.ping()
-    except redis.RedisError as error:
-        raise translate(error) from None
-    finally:
-        broker.close()
-
-
-def translate(error: BaseException) -> UnreachableError:
-    """Return the Paceline error for a failed command or publish, with a message for users."""
-    text = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-    if isinstance(error, redis.AuthenticationError) or any(phrase in text for phrase in REFUSED):
-        return CredentialsError(f"Redis rejects the connection: {text}.", fix="Correct PACELINE_BROKER_URL.")
-    if any(phrase in text for phrase in UNTRUSTED):
-        return CredentialsError(
-            f"The connection to Redis is not secure: {text}.",
-            fix="Correct ssl_ca_certs in PACELINE_BROKER_URL, or whether it is rediss://.",
-        )
-    start = START_EMBEDDED.format("BROKER") if isinstance(error, redis.ConnectionError) and ".sock" in text else None
-    return UnreachableError(f"Redis does not answer: {text}.", fix=start or "Start it, or correct PACELINE_BROKER_URL.")
 
 
 class Wakeups:
@@ -182,9 +137,12 @@ class Wakeups:
 
     def __init__(self, settings: Settings, key: str = KEY, *, timeout_s: float = 5.0) -> None:
         """`timeout_s` is for each of two attempts: SEND_S where a person waits for the end."""
-        self._redis = client(settings, timeout_s)
+        self._brokers = Brokers(settings, timeout_s)
         self._key = key
-        self._listener = Listener(self._redis) if key == KEY else None
+        #: This scheduler as a candidate for the listener of each broker.
+        self._listeners = {broker.name: Listener(broker.client) for broker in self._brokers.all} if key == KEY else {}
+        #: Whether another scheduler listened at the last wait.
+        self.another_listens = False
         #: The number of members dropped since the last warning, because they are not tokens of Paceline.
         self.dropped = 0
         self._warned_at: float | None = None
@@ -192,12 +150,16 @@ class Wakeups:
     def wake(self, *tokens: str) -> bool:
         """Wake one scheduler for each token that is not already set. False if Redis did not answer."""
         others = dict.fromkeys((token for token in tokens if token != QUEUE), 0)
-        try:
+
+        def add(client: redis.Redis) -> None:
             if QUEUE in tokens:
-                self._redis.zadd(QUEUE_KEY, {QUEUE: 0})
+                client.zadd(QUEUE_KEY, {QUEUE: 0})
             if others:
-                self._redis.zadd(self._key, others)
-        except redis.RedisError:
+                client.zadd(self._key, others)
+
+        try:
+            self._brokers.call(add)
+        except BROKER_ERRORS:
             return False
         return True
 
@@ -209,53 +171,58 @@ class Wakeups:
 
     def wake_waiters(self) -> None:
         """Wake one waiter: a task was deferred."""
-        with suppress(redis.RedisError):
-            self._redis.zadd(WAITERS_KEY, {"deferral": 0})
+        with suppress(*BROKER_ERRORS):
+            self._brokers.call(lambda client: client.zadd(WAITERS_KEY, {"deferral": 0}))
 
     def wake_parsers(self) -> None:
         """Wake one scheduler to parse bundles: a version is wanted."""
-        with suppress(redis.RedisError):
-            self._redis.zadd(BUNDLES_KEY, {"bundle": 0})
+        with suppress(*BROKER_ERRORS):
+            self._brokers.call(lambda client: client.zadd(BUNDLES_KEY, {"bundle": 0}))
 
     def wait(self, timeout_s: float, *, queue: bool = True) -> set[str] | None:
         """Block until a wakeup or the timeout. Returns the tokens, or None at once if Redis does not answer.
 
         Without `queue`, the token "queue" stays in Redis. So do all, and the wait may be shorter, while another scheduler listens.
+        Of several brokers, it waits at the first that answers, where `wake` sends them.
         """
         keys = [self._key, QUEUE_KEY] if queue and self._key == KEY else [self._key]
         timeout_s = min(max(timeout_s, 0.0), LONGEST_WAIT_S)
+        broker = self._brokers.order()[0]
+        listener = self._listeners.get(broker.name)
         try:
-            if self._listener is not None and (try_again_s := self._listener.listen(timeout_s)):
+            members = self._read(broker, listener, keys, timeout_s)
+        except BROKER_ERRORS as error:
+            if broker_keys.is_wrong_type(error):
+                broker_keys.put_aside(broker.client, keys, "zset")
+                broker_keys.put_aside(broker.client, [LISTENER_KEY], "string")
+            self.another_listens = False
+            return None
+        self.another_listens = listener is not None and listener.is_other
+        return self._valid_tokens(members)
+
+    def _read(self, broker: Broker, listener: Listener | None, keys: list[str], timeout_s: float) -> list[bytes]:
+        def read(client: redis.Redis) -> list[bytes]:
+            if listener is not None and (try_again_s := listener.listen(timeout_s)):
                 time.sleep(min(timeout_s, try_again_s))
-                return set()
+                return []
             members: list[bytes] = []
             if timeout_s >= SHORTEST_BLOCK_S:
-                first: Any = self._redis.bzpopmin(keys, timeout=timeout_s)
+                first: Any = client.bzpopmin(keys, timeout=timeout_s)
                 members += [] if first is None else [first[1]]
             else:
                 time.sleep(timeout_s)
-            with self._redis.pipeline(transaction=False) as pipe:
+            with client.pipeline(transaction=False) as pipe:
                 for key in keys:
                     pipe.zpopmin(key, MAX_TOKENS_A_WAKE)
-                if self._listener is not None:
-                    self._listener.work(pipe)
+                if listener is not None:
+                    listener.work(pipe)
                 rest: Any = pipe.execute()[: len(keys)]
-            if self._listener is not None and len(rest[0]) == MAX_TOKENS_A_WAKE:
+            if listener is not None and len(rest[0]) == MAX_TOKENS_A_WAKE:
                 with suppress(redis.RedisError):  # what was read must not be lost
-                    self._listener.share()
-        except redis.RedisError as error:
-            if broker_keys.is_wrong_type(error):
-                broker_keys.put_aside(self._redis, keys, "zset")
-                broker_keys.put_aside(self._redis, [LISTENER_KEY], "string")
-            if self._listener is not None:
-                self._listener.is_other = False
-            return None
-        return self._valid_tokens([*members, *(member for popped in rest for member, _ in popped)])
+                    listener.share()
+            return [*members, *(member for popped in rest for member, _ in popped)]
 
-    @property
-    def another_listens(self) -> bool:
-        """Whether another scheduler reads the wakeups; False if Redis does not answer."""
-        return self._listener is not None and self._listener.is_other
+        return read(broker.client) if self._brokers.is_single else used(broker, read)
 
     def _valid_tokens(self, members: Iterable[bytes]) -> set[str]:
         """Return the members that are tokens. The others are dropped and counted."""
@@ -273,10 +240,10 @@ class Wakeups:
 
     def leave(self) -> None:
         """Let another scheduler read the wakeups."""
-        if self._listener is not None:
-            with suppress(redis.RedisError):
-                self._listener.leave()
+        for listener in self._listeners.values():
+            with suppress(*BROKER_ERRORS):
+                listener.leave()
 
     def close(self) -> None:
         self.leave()
-        self._redis.close()
+        self._brokers.close()

@@ -20,9 +20,10 @@ from scheduler.dagfiles import process_tree
 from scheduler.dagfiles.bundle_cache import BundleCache, StoredContents
 from scheduler.dagfiles.bundles import BundleManager
 from scheduler.dagfiles.supervise import DagFileManager
-from scheduler.messaging import wakeups
+from scheduler.messaging import brokers
+from scheduler.messaging.brokers import Brokers
 from scheduler.messaging.publisher import Publisher
-from scheduler.messaging.wakeups import BUNDLES_KEY, QUEUE, Wakeups, client
+from scheduler.messaging.wakeups import BUNDLES_KEY, QUEUE, Wakeups
 from scheduler.process import hardening, log_format, measures, role
 from scheduler.process.pidfile import Pidfile
 from scheduler.services.assets import Assets
@@ -62,7 +63,7 @@ def run(settings: Settings, *, name: str | None = None) -> int:
     engine = database.create(settings, application="paceline scheduler", by_index=True)
     migrate.wait(engine, log.warning)
     try:
-        wakeups.check(settings)
+        brokers.check(settings)
     except CredentialsError:
         raise
     except UnreachableError as error:
@@ -94,10 +95,10 @@ def services(
     engine: Engine, settings: Settings, scheduler_id: Callable[[], str], *, began: float | None = None
 ) -> tuple[BaseService, ...]:
     """The services of one scheduler, in the order in which their work flows."""
-    publisher, versions, broker = Publisher(settings), Versions(), client(settings)
+    publisher, versions, servers = Publisher(settings), Versions(), Brokers(settings)
     promote = Promote(engine, settings, versions)
     return (
-        Rescue(engine, settings, publisher, broker, began=began),
+        Rescue(engine, settings, publisher, servers, began=began),
         Plan(engine, settings, versions),
         Assets(engine, settings, versions),
         Backfill(engine, settings, versions),
@@ -105,7 +106,7 @@ def services(
         promote,
         Sweep(engine, settings, versions, lambda: promote.hints),
         Queue(engine, settings, publisher, scheduler_id),
-        QueueReport(engine, settings, broker),
+        QueueReport(engine, settings, servers),
         Deadlines(engine, settings),
         Notify(engine, settings, scheduler_id),
         Prune(engine, settings),
@@ -247,7 +248,10 @@ class SchedulerLoop:
             self.health.broker.failed("Redis does not answer; messages of queued tasks are sent once it does.")
             stop.wait(min(pause_s, self.settings.scheduler.scheduler_idle_sleep_time))
             return
-        self.health.broker.answered()
+        if problems := self.service(Rescue).brokers.problems():
+            self.health.broker.failed(str(problems[0]))
+        else:
+            self.health.broker.answered()
         self.wake(tokens)
 
     def _next_due_at(self) -> float:

@@ -13,6 +13,7 @@ from sqlalchemy import Engine
 
 from scheduler.messaging import broker_keys
 from scheduler.messaging.broker_keys import REPORT
+from scheduler.messaging.brokers import BROKER_ERRORS, Brokers
 from scheduler.services.service import Result, TimedService
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
@@ -36,9 +37,9 @@ class QueueReport(TimedService):
     name = "queue_report"
     pending = overview.PENDING
 
-    def __init__(self, engine: Engine, settings: Settings, broker: redis.Redis) -> None:
+    def __init__(self, engine: Engine, settings: Settings, brokers: Brokers) -> None:
         super().__init__(engine, settings)
-        self._broker = broker
+        self._brokers = brokers
         #: The minute for which the depths were stored last.
         self._stored_at: datetime | None = None
 
@@ -48,9 +49,8 @@ class QueueReport(TimedService):
 
     def write(self, now: datetime) -> bool:
         """Write the report. False if another scheduler has just written it, or if Redis does not answer."""
-        with contextlib.suppress(redis.RedisError):
-            if not self._broker.set(LOCK_KEY, "1", nx=True, px=int(SHORTEST_S * 1000)):
-                broker_keys.delete_stuck_lock(self._broker, LOCK_KEY)
+        with contextlib.suppress(*BROKER_ERRORS):
+            if not self._brokers.call(_lock):
                 return False
             started = time.monotonic()
             rows = transact(self._engine, overview.queues, silent_after_s=self._settings.worker.heartbeat_timeout)
@@ -58,12 +58,24 @@ class QueueReport(TimedService):
                 self._stored_at = now.replace(second=0, microsecond=0)
                 transact(self._engine, capacity.store_depths, rows, keep_days=self._settings.retention.housekeeping_days)
             pause_s = max(SHORTEST_S, (time.monotonic() - started) / SHARE)
-            with self._broker.pipeline(transaction=False) as pipe:
-                pipe.set(KEY, json.dumps({"at": now.isoformat(), "queues": rows}, default=_plain), ex=EXPIRES_S)
-                pipe.set(LOCK_KEY, "1", px=int(pause_s * 1000))
-                pipe.execute()
+            text = json.dumps({"at": now.isoformat(), "queues": rows}, default=_plain)
+            self._brokers.each(lambda client: _write(client, text, pause_s))
             return True
         return False
+
+
+def _lock(client: redis.Redis) -> bool:
+    if client.set(LOCK_KEY, "1", nx=True, px=int(SHORTEST_S * 1000)):
+        return True
+    broker_keys.delete_stuck_lock(client, LOCK_KEY)
+    return False
+
+
+def _write(client: redis.Redis, text: str, pause_s: float) -> None:
+    with client.pipeline(transaction=False) as pipe:
+        pipe.set(KEY, text, ex=EXPIRES_S)
+        pipe.set(LOCK_KEY, "1", px=int(pause_s * 1000))
+        pipe.execute()
 
 
 def _plain(value: object) -> str:

@@ -1,6 +1,7 @@
 """rescue: finds messages that the broker lost and processes that died, and returns their work to the schedulers."""
 
 import contextlib
+import functools
 import logging
 import time
 import uuid
@@ -11,8 +12,9 @@ import redis
 from sqlalchemy import Connection, Engine
 
 from scheduler.messaging import broker_keys
+from scheduler.messaging.brokers import BROKER_ERRORS, Brokers
 from scheduler.messaging.message import Message
-from scheduler.messaging.publisher import Publisher, dispatch_ids_in_broker
+from scheduler.messaging.publisher import Publisher, dispatch_ids_in_brokers
 from scheduler.messaging.wakeups import EPOCH_KEY
 from scheduler.process import measures
 from scheduler.services.queue import send
@@ -48,12 +50,12 @@ class Rescue(TimedService):
     pending = processes.PENDING
 
     def __init__(
-        self, engine: Engine, settings: Settings, publisher: Publisher, broker: redis.Redis, *, began: float | None = None
+        self, engine: Engine, settings: Settings, publisher: Publisher, brokers: Brokers, *, began: float | None = None
     ) -> None:
         """`began` is the monotonic time at which the process began. It may have waited for the database since then."""
         super().__init__(engine, settings)
         self._publisher = publisher
-        self._broker = broker
+        self.brokers = brokers
         self._last_pass_at: datetime | None = None
         #: Since when every pass of this scheduler has been late.
         self._late_since: datetime | None = None
@@ -89,8 +91,8 @@ class Rescue(TimedService):
     def skipped(self, now: datetime) -> None:
         """Nothing is queued or running, and no heartbeat has expired: only update the state that `rescue` needs."""
         self._may_expire(now)
-        with contextlib.suppress(redis.RedisError):
-            self._broker.set(EPOCH_KEY, "1", nx=True)
+        with contextlib.suppress(*BROKER_ERRORS):
+            self.brokers.each(_set_epoch)
 
     def _may_expire(self, now: datetime) -> bool:
         """Whether processes without a heartbeat may be declared lost.
@@ -117,10 +119,10 @@ class Rescue(TimedService):
         """Send lost messages again, unless another scheduler does that now: each would send all of them."""
         token = str(uuid.uuid4())
         try:
-            if not self._broker.set(LOCK_KEY, token, nx=True, px=int(LOCK_S * 1000)):
-                broker_keys.delete_stuck_lock(self._broker, LOCK_KEY, longest_s=LOCK_S)
-                return []
-        except redis.RedisError:
+            locked = self.brokers.call(functools.partial(_lock, token=token))
+        except BROKER_ERRORS:
+            return []
+        if locked is None:
             return []
         try:
             again = transact(self._engine, _dispatch_again, self._settings.worker.heartbeat_timeout)
@@ -129,20 +131,8 @@ class Rescue(TimedService):
             send(self._engine, self._publisher, lost, step="rescue")
             return again + lost
         finally:
-            with contextlib.suppress(redis.RedisError):
-                self._unlock(token)
-
-    def _unlock(self, token: str) -> None:
-        """Delete the lock, unless it has expired and another scheduler has it.
-
-        redis.Redis.lock would use a Lua script, which our Redis users may not run.
-        """
-        with self._broker.pipeline() as pipe:
-            pipe.watch(LOCK_KEY)  # type: ignore[no-untyped-call]
-            if pipe.get(LOCK_KEY) == token.encode():
-                pipe.multi()
-                pipe.delete(LOCK_KEY)
-                pipe.execute()
+            with contextlib.suppress(*BROKER_ERRORS):
+                _unlock(locked, token)
 
     def _lost_messages(self) -> list[Message]:
         """Queued task instances whose message is not in the broker.
@@ -150,27 +140,52 @@ class Rescue(TimedService):
         A message that a worker has in memory may be sent twice; the claim drops the second one.
         """
         try:
-            # The key exists unless Redis came back empty; then this sets it again, and only one scheduler succeeds.
-            emptied = bool(self._broker.set(EPOCH_KEY, "1", nx=True))
+            # The key exists unless a Redis came back empty; then this sets it again, and only one scheduler succeeds.
+            emptied = any(self.brokers.each(_set_epoch))
             age_s = 0.0 if emptied else self._settings.scheduler.task_queued_timeout
             return self._missing(age_s)
-        except redis.RedisError:
+        except BROKER_ERRORS:
             return []
 
     def _missing(self, age_s: float) -> list[Message]:
-        """Compare all task instances that have been queued for `age_s` with the broker, whose lists are read once each."""
+        """Compare all task instances that have been queued for `age_s` with the brokers, whose lists are read once each."""
         missing: list[Message] = []
         present: dict[str, set[str]] = {}
         last_id = 0
         while len(missing) < BATCH:
             suspects = transact(self._engine, _suspects, age_s, self._settings.worker.heartbeat_timeout, last_id)
             for queue in {message.queue for message in suspects} - present.keys():
-                present[queue] = dispatch_ids_in_broker(self._broker, [queue])
+                present[queue] = dispatch_ids_in_brokers(self.brokers, [queue])
             missing += [message for message in suspects if message.dispatch_id not in present[message.queue]]
             if len(suspects) < BATCH:
                 break
             last_id = suspects[-1].ti_id
         return missing
+
+
+def _set_epoch(client: redis.Redis) -> bool:
+    return bool(client.set(EPOCH_KEY, "1", nx=True))
+
+
+def _lock(client: redis.Redis, token: str) -> redis.Redis | None:
+    """The client if it has the lock now; None if another scheduler has it."""
+    if client.set(LOCK_KEY, token, nx=True, px=int(LOCK_S * 1000)):
+        return client
+    broker_keys.delete_stuck_lock(client, LOCK_KEY, longest_s=LOCK_S)
+    return None
+
+
+def _unlock(client: redis.Redis, token: str) -> None:
+    """Delete the lock, unless it has expired and another scheduler has it.
+
+    redis.Redis.lock would use a Lua script, which our Redis users may not run.
+    """
+    with client.pipeline() as pipe:
+        pipe.watch(LOCK_KEY)  # type: ignore[no-untyped-call]
+        if pipe.get(LOCK_KEY) == token.encode():
+            pipe.multi()
+            pipe.delete(LOCK_KEY)
+            pipe.execute()
 
 
 def _dispatch_again(connection: Connection, settled_s: float) -> list[Message]:

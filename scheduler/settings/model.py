@@ -15,7 +15,7 @@ from paceline.exceptions import SettingsError
 from scheduler.settings import environment, sections
 from scheduler.settings.environment import Layout
 from scheduler.settings.sections import Probed, Section
-from scheduler.settings.types import Count, DatabaseUrl, FernetKeys, Seconds, ZoneName, folder_url, in_words
+from scheduler.settings.types import Count, DatabaseUrl, FernetKeys, Seconds, ZoneName, broker_urls, folder_url, in_words
 
 #: Bytes. The kernel's limit is 107 on Linux and 103 on macOS.
 LONGEST_SOCKET_PATH = 100
@@ -324,6 +324,11 @@ class Settings(Section):
         """The configured URL, or else the URL of the embedded Redis of `home`."""
         return self.broker.url or f"redis+socket://{quote(str(self.run_folder))}/redis.sock"
 
+    @property
+    def broker_urls(self) -> tuple[str, ...]:
+        """The URL of each broker."""
+        return broker_urls(self.broker_url)
+
 
 def layout() -> Layout:
     """Return the keys of every section, in order of definition."""
@@ -384,6 +389,8 @@ def effective(settings: Settings, key: str) -> Any:
         "worker.database_url": settings.worker_database_url,
         "web.database_url": settings.web_database_url,
     }
+    if key == "broker.url":
+        return ",".join(masked(url) for url in settings.broker_urls)
     # The sources of bundles have user names for ssh, but no passwords.
     value = settings.bundles.sources if key == "bundles.sources" else shown(key, derived.get(key, settings.value(key)))
     return str(value) if isinstance(value, Path) else value

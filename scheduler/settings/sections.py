@@ -125,7 +125,7 @@ class Broker(Section):
     """Redis, which carries messages and wakeups."""
 
     url: BrokerUrl | None = Field(default=None, examples=["redis://:password@localhost:6379/0"])
-    """URL of Redis. If unset, the embedded server."""
+    """URL of Redis, or several, over which the queues spread. If unset, the embedded server."""
 
 
 class Smtp(Section):

@@ -5,7 +5,7 @@ import ipaddress
 import re
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, Field
@@ -28,6 +28,35 @@ def _scheme(*schemes: str) -> AfterValidator:
         return url
 
     return AfterValidator(check)
+
+
+def broker_urls(text: str) -> tuple[str, ...]:
+    """The URLs of a list, separated by commas. A comma in a password stays, unless a scheme follows it."""
+    return tuple(url.strip() for url in re.split(r",(?=\s*[A-Za-z][A-Za-z0-9+.-]*://)", text))
+
+
+def _brokers(text: str) -> str:
+    urls = broker_urls(text)
+    schemes = {urlsplit(url).scheme for url in urls}
+    if not schemes <= {"redis", "rediss", "redis+socket"} or (";" in text and re.search(r";\s*redis(s|\+socket)?://", text)):
+        raise ValueError("the scheme is not allowed")
+    if len(urls) > 1:
+        _several(urls, schemes)
+    return text
+
+
+def _several(urls: tuple[str, ...], schemes: set[str]) -> None:
+    """Check what only a list can get wrong. Celery has one set of options for the connection to any of them."""
+    parts = [urlsplit(url) for url in urls]
+    if len(schemes) > 1 or len({_tls(one.query) for one in parts}) > 1:
+        raise ValueError("the URLs differ in scheme or TLS options")
+    places = [(one.hostname, one.port, one.path, () if one.hostname else one.query) for one in parts]  # ValueError: no port
+    if len(set(places)) < len(places) or not all(one.hostname or one.scheme == "redis+socket" for one in parts):
+        raise ValueError("a URL has no host, or is there twice")
+
+
+def _tls(query: str) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(option for option in parse_qsl(query) if option[0].startswith("ssl_")))
 
 
 def _data_url(place: str) -> str:
@@ -87,8 +116,11 @@ ZoneName = Annotated[str, AfterValidator(_zone), _allowed("an IANA time zone suc
 DatabaseUrl = Annotated[str, _scheme("postgresql", "postgres"), _allowed("postgresql://user:password@host:port/name")]
 BrokerUrl = Annotated[
     str,
-    _scheme("redis", "rediss", "redis+socket"),
-    _allowed("redis://:password@host:port/db, rediss://... or redis+socket:///path"),
+    AfterValidator(_brokers),
+    _allowed(
+        "redis://:password@host:port/db, rediss://... or redis+socket:///path, or several of one scheme and with equal TLS options,"
+        " each server once, separated by commas"
+    ),
 ]
 SigningKey = Annotated[str, _allowed("a text of at least 32 characters", r"^(|.{32,})$")]
 OidcIssuer = Annotated[str, _allowed("https://host/path without a last /", r"^(https?://[^/\s]+(/[^\s?#]*[^/\s?#])?)?$")]

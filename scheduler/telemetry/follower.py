@@ -11,13 +11,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import redis
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from paceline.exceptions import UnreadableVersionError
 from paceline.states import STARTED, SUSPENDED
-from scheduler.messaging import wakeups
+from scheduler.messaging.brokers import BROKER_ERRORS, Brokers
 from scheduler.process.health import VitalThread
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
@@ -105,7 +104,7 @@ class Follower(VitalThread):
         self._engine: Engine = database.create(settings, application="paceline telemetry", pool_size=0)
         #: Only the reader keeps it, because its lock ends with it.
         self._connection: Connection | None = None
-        self._broker = wakeups.client(settings)
+        self._brokers = Brokers(settings)
         self._versions = Versions()
         self._feed = EventFeed()
         #: Tries that were seen to start, by task instance and start. Those before `_counted_until` were seen before.
@@ -128,7 +127,7 @@ class Follower(VitalThread):
         self._iteration()
         self._flush()
         self._leave()
-        self._broker.close()
+        self._brokers.close()
         for observer in self._observers:
             observer.close()
 
@@ -174,8 +173,9 @@ class Follower(VitalThread):
             except Exception:  # the others must not miss the batch
                 log.exception("%s does not have some events", type(observer).__name__)
         connection.rollback()
-        with contextlib.suppress(redis.RedisError):
-            self._broker.set(POSITION_KEY, json.dumps({"until": feed.until}), ex=int(event_feed.OLDEST_S))
+        position = json.dumps({"until": feed.until})
+        with contextlib.suppress(*BROKER_ERRORS):
+            self._brokers.each(lambda client: client.set(POSITION_KEY, position, ex=int(event_feed.OLDEST_S)))
         return feed.is_behind
 
     def _become_reader(self) -> Connection | None:
@@ -218,8 +218,8 @@ class Follower(VitalThread):
 
     def _position(self) -> EventFeed:
         """The position of the last reader if Redis has it, else the present."""
-        with contextlib.suppress(redis.RedisError, ValueError, RecursionError, TypeError, KeyError):
-            text: object = self._broker.get(POSITION_KEY)
+        with contextlib.suppress(*BROKER_ERRORS, ValueError, RecursionError, TypeError, KeyError):
+            text: object = self._brokers.call(lambda client: client.get(POSITION_KEY))
             if isinstance(text, bytes):
                 until = float(json.loads(text)["until"])
                 return EventFeed(since=until, until=until)

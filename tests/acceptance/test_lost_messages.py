@@ -15,7 +15,7 @@ from support.stacks import StackFactory
 from support.waiting import eventually
 
 from scheduler.embedded import stack as stacks
-from scheduler.messaging import wakeups
+from scheduler.messaging.brokers import client
 from scheduler.messaging.message import Message
 from scheduler.messaging.publisher import Publisher, broker_lists
 
@@ -47,7 +47,7 @@ def test_50_queued_task_instances_survive_the_loss_of_their_messages(
     with faulty_stack(stack_factory, ledger, tmp_path / "faults", files=one_task(ledger), env=env, workers=[], waiters=0) as faulty:
         faulty.trigger("one", 50, "r")
         queued = "select id, try_number, dispatch_id from task_instance where state = 'queued' order by id"
-        broker = wakeups.client(faulty.stack.settings)
+        broker = client(faulty.stack.settings.broker_url)
         waiting = broker_lists("default")
         eventually(lambda: sum(map(broker.llen, waiting)) == 50, timeout=60, message=faulty.stack.logs)
         before = faulty.rows(queued)
@@ -75,7 +75,7 @@ def test_messages_delivered_three_times_and_out_of_order_run_once(
 ) -> None:
     with faulty_stack(stack_factory, ledger, tmp_path / "faults", files=one_task(ledger, 0.05), workers=[], waiters=0) as faulty:
         faulty.trigger("one", 20, "r")
-        broker = wakeups.client(faulty.stack.settings)
+        broker = client(faulty.stack.settings.broker_url)
         waiting = broker_lists("default")
         eventually(lambda: sum(map(broker.llen, waiting)) == 20, timeout=60, message=faulty.stack.logs)
         for key in waiting:

@@ -16,7 +16,7 @@ from support.stacks import Stack
 from support.waiting import eventually
 
 from scheduler.embedded import stack as stacks
-from scheduler.messaging import wakeups
+from scheduler.messaging.brokers import client
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
 from scheduler.store.runs import manual_runs
@@ -123,8 +123,7 @@ def test_all_queued_work_runs_within_10_s_after_redis_came_back_empty(
         transact(engine, manual_runs.trigger, "short", run_id="r")
         queued = "select id from task_instance where state = 'queued'"
         ids = eventually(lambda: found if len(found := rows(engine, queued)) >= 50 else None, timeout=120, interval=0.01)
-        broker = wakeups.client(settings.model_copy(update={"broker": settings.broker.model_copy(
-            update={"url": own["PACELINE_BROKER_URL"]})}))  # fmt: skip
+        broker = client(own["PACELINE_BROKER_URL"])
         if how == "flushed":
             broker.flushall()
         else:

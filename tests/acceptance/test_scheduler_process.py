@@ -12,8 +12,8 @@ import pytest
 from support.stacks import Stack
 from support.waiting import eventually
 
+from scheduler.messaging.brokers import client
 from scheduler.messaging.publisher import broker_lists
-from scheduler.messaging.wakeups import client
 from scheduler.settings import Settings
 from scheduler.store.db import database
 
@@ -99,7 +99,7 @@ def test_a_dag_file_becomes_a_run_and_a_message_without_further_help(start: Any,
     start()
 
     eventually(lambda: rows(settings, "select state from task_instance") == [("queued",)], timeout=END_S)
-    broker = client(settings)
+    broker = client(settings.broker_url)
     eventually(lambda: sum(broker.llen(key) for key in broker_lists("default")) == 1)
     broker.close()
 
@@ -125,7 +125,7 @@ def test_without_a_broker_it_decides_and_sends_later(start: Any, settings: Setti
 
     link.symlink_to(path)
 
-    broker = client(settings)
+    broker = client(settings.broker_url)
     eventually(
         lambda: sum(broker.llen(key) for key in broker_lists("default")) == 1, timeout=END_S, message=lambda: scheduler.output
     )

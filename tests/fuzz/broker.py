@@ -9,8 +9,9 @@ from support.stacks import Stack
 from support.waiting import eventually
 
 from scheduler.messaging.broker_keys import REPORT
+from scheduler.messaging.brokers import client
 from scheduler.messaging.publisher import broker_lists
-from scheduler.messaging.wakeups import EPOCH_KEY, KEY, QUEUE_KEY, WAITERS_KEY, client
+from scheduler.messaging.wakeups import EPOCH_KEY, KEY, QUEUE_KEY, WAITERS_KEY
 from scheduler.services import queue_report
 from scheduler.services.rescue import LOCK_KEY
 
@@ -50,7 +51,7 @@ def rounds(stack: Stack, *, seed: int, garbage: Sequence[bytes], commands: Seque
     Every process is to live and to work after it: a run of the DAG `good` succeeds.
     """
     chance = random.Random(seed)
-    broker: Any = client(stack.settings)
+    broker: Any = client(stack.settings.broker_url)
     mailbox = f"/{broker.connection_pool.connection_kwargs.get('db', 0)}.celery.pidbox"
     pids = {name: stack.pid(name) for name in stack.supervisor.names()}
     count = 0

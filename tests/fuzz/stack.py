@@ -15,7 +15,7 @@ from fuzz import broker as broker_rounds
 from fuzz import strategies
 from fuzz.areas import Ground
 from fuzz.run import Result
-from scheduler.messaging.wakeups import client
+from scheduler.messaging.brokers import client
 
 GOOD = """
 from paceline import DAG
@@ -72,7 +72,7 @@ def real_processes(on: Ground, *, seed: int, result: Result) -> int:
     count = hostile_folder(settings.dags_folder, seed=seed)
     (settings.dags_folder / "good.py").write_text(GOOD)
     items = [*hostile.items("/nonexistent/bomb").values(), *samples(strategies.messages, MESSAGES)]
-    broker: Any = client(settings)
+    broker: Any = client(settings.broker_url)
     for item in items:
         broker.lpush("default", item)
     try:

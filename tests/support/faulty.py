@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from scheduler.messaging import wakeups
+from scheduler.messaging.brokers import client
 from scheduler.messaging.publisher import broker_lists
 from scheduler.process import fault_points
 from scheduler.settings import Settings
@@ -262,7 +262,7 @@ class FaultyStack:
         eventually(all_planned, timeout=120, interval=0.1, message=self.stack.logs)
 
     def _lose_messages(self) -> None:
-        broker = wakeups.client(self.stack.settings)
+        broker = client(self.stack.settings.broker_url)
         deadline = time.monotonic() + 20
         while not self.struck() and time.monotonic() < deadline:
             broker.delete(*broker_lists("default"))

@@ -9,8 +9,9 @@ from typing import Any
 
 from paceline.states import TaskState
 from scheduler.dagfiles.loaded_versions import LoadedVersions
+from scheduler.messaging.brokers import Brokers
 from scheduler.messaging.publisher import Publisher, broker_lists
-from scheduler.messaging.wakeups import Wakeups, client
+from scheduler.messaging.wakeups import Wakeups
 from scheduler.serialized.dag import SerializedDag
 from scheduler.serialized.tasks import SerializedTask
 from scheduler.services.loop import SchedulerLoop
@@ -79,7 +80,8 @@ class Scenario:
     def __init__(self, settings: Settings, *, schedulers: int = 1, follow: bool = True) -> None:
         self.settings = settings
         self.engine = database.create(settings)
-        self.broker = client(settings)
+        self.brokers = Brokers(settings)
+        self.broker = self.brokers.all[0].client
         self.schedulers = [SchedulerLoop(self.engine, settings, name=f"s{number}") for number in range(schedulers)]
         self.worker_id = processes.register(
             self.engine, kind="worker", name="w", host="h", pid=1, queues=["default"], concurrency=WORKER_PLACES

@@ -32,6 +32,7 @@ from scheduler.settings import Settings
 from scheduler.store.upkeep.registration import Registration
 from scheduler.store.worker.hot_path import HotPath
 from workers.celery_worker import message_filter, remote_control, strategy
+from workers.celery_worker.intake import Intake
 from workers.process import log_copies, logs, secrets_backend, startup
 from workers.process.guard import Guard
 from workers.process.logs import worker_log
@@ -138,6 +139,7 @@ def build(
         warnings.filterwarnings("ignore", message="(?s).*superuser privileges.*")
         worker = Worker(app=app, running_tasks=running_tasks, heartbeat=heartbeat, watchdog=watchdog, settings=settings,
                         events=events, process=process, environment=environment, hostname=f"{name}@{host}",
+                        intake=Intake(settings, queues, concurrency) if len(settings.broker_urls) > 1 else None,
                         concurrency=concurrency, queues=list(queues))  # fmt: skip
     heartbeat.watch(
         stopper=worker.stopper, watchdog=watchdog, orphans=Orphans(), pool=worker.own_pids,
@@ -165,12 +167,14 @@ class Worker(CeleryWorker):  # type: ignore[misc]
 
     def __init__(
         self, *, running_tasks: RunningTasks, heartbeat: HeartbeatThread, watchdog: Watchdog, settings: Settings,
-        events: InPlaceEvents, process: role.Role, environment: Mapping[str, str], **options: Any,
+        events: InPlaceEvents, process: role.Role, environment: Mapping[str, str], intake: Intake | None,
+        **options: Any,
     ) -> None:  # fmt: skip
         self.heartbeat = heartbeat
         self.watchdog = watchdog
         self.running_tasks = running_tasks
         self.in_place_events = events
+        self._intake = intake
         self.killer = TaskKiller(running_tasks)
         self.catalog = CatalogServer(settings, os.environ) if settings.tables.warehouse else None
         self._process, self._environment = process, environment
@@ -197,6 +201,8 @@ class Worker(CeleryWorker):  # type: ignore[misc]
         hub.call_repeatedly(TICK_S, self._tick)
         hub.add_reader(self.in_place_events.reader, lambda: strategy.send_in_place(self.in_place_events.read()))
         hub.add_reader(self._draining, self._drain)
+        if self._intake is not None:
+            self._intake.attach(hub, self.consumer)
 
     @property
     def health(self) -> Health:
@@ -214,7 +220,7 @@ class Worker(CeleryWorker):  # type: ignore[misc]
     def _loop_complaint(self, now: float) -> str | None:
         silent_s = now - self.stopper.loop_seen_at
         # While the broker is unreachable, the loop only waits for it.
-        if silent_s <= LOOP_SILENT_S or self.watchdog.broker.since is not None:
+        if silent_s <= LOOP_SILENT_S or self.watchdog.is_cut_off:
             return None
         return f"Its event loop has not run for {silent_s:.0f} s."
 
@@ -248,6 +254,8 @@ class Worker(CeleryWorker):  # type: ignore[misc]
         self.running_tasks.events = strategy.sends_task_events(self.consumer.event_dispatcher)
         if self.stopper.draining:
             if self.consumer.task_consumer is not None:
+                if self._intake is not None:
+                    self._intake.stop(self.consumer)
                 self.consumer.task_consumer.cancel()
             if not celery_state.reserved_requests:
                 celery_state.should_stop = 0

@@ -14,14 +14,13 @@ from queue import Empty
 from typing import Any
 
 from celery import Celery
-from kombu import Connection
 from kombu.connection import ConnectionPool, PooledConnection
 from kombu.transport import redis
 from redis.exceptions import ResponseError
 
 from scheduler.messaging import broker_keys
 from scheduler.messaging.message import VERSION
-from scheduler.messaging.publisher import TASK_NAME
+from scheduler.messaging.publisher import TASK_NAME, FailoverConnection
 from workers.celery_worker import remote_control
 from workers.process.logs import worker_log
 
@@ -138,7 +137,7 @@ class Channel(redis.Channel):  # type: ignore[misc]
 Transport.Channel = Channel
 
 
-class _PooledConnection(PooledConnection):  # type: ignore[misc]
+class _PooledConnection(PooledConnection, FailoverConnection):  # type: ignore[misc]
     """A pooled connection that uses this transport for any URL."""
 
     def get_transport_cls(self) -> type[Transport]:
@@ -152,7 +151,7 @@ class _Pool(ConnectionPool):  # type: ignore[misc]
         return _PooledConnection(self, **dict(self.connection._info(resolve=False)))
 
 
-class StrictConnection(Connection):  # type: ignore[misc]
+class StrictConnection(FailoverConnection):
     """A connection that uses this transport for any URL, also in its pool."""
 
     def get_transport_cls(self) -> type[Transport]:

@@ -18,7 +18,7 @@ from tornado.web import url
 
 from scheduler.messaging import broker_keys, publisher
 from scheduler.messaging.broker_keys import REPORT
-from scheduler.messaging.wakeups import client
+from scheduler.messaging.brokers import BROKER_ERRORS, Brokers
 from scheduler.settings import Settings
 
 log = logging.getLogger("paceline.flower")
@@ -34,8 +34,8 @@ def install(settings: Settings) -> None:
     """Replace Flower's handlers, which read only Redis, and only for the queues of workers that replied during their start."""
 
     def read(worker_queues: set[str]) -> tuple[list[dict[str, Any]], datetime | None]:
-        with contextlib.closing(client(settings)) as broker:
-            return rows(broker, worker_queues)
+        with contextlib.closing(Brokers(settings)) as brokers:
+            return rows(brokers, worker_queues)
 
     pages_url = settings.flower.pages_url if settings.flower.pages_url.startswith(WEB) else ""
     ours = {BrokerView: Page, GetQueueLengths: Lengths}
@@ -47,12 +47,12 @@ def install(settings: Settings) -> None:
             )
 
 
-def rows(broker: redis.Redis, worker_queues: set[str]) -> tuple[list[dict[str, Any]], datetime | None]:
+def rows(brokers: Brokers, worker_queues: set[str]) -> tuple[list[dict[str, Any]], datetime | None]:
     """Return one row for each queue: `postgresql` and `redis` count the waiting tasks in each, `messages` is their sum."""
-    report = read_report(broker)
+    report = brokers.call(read_report)
     known = {row["queue"]: row for row in report["queues"]} if report else {}
     names = sorted(known.keys() | worker_queues)
-    in_redis = publisher.lengths(broker, names)
+    in_redis = publisher.lengths(brokers, names)
     table = []
     for name in names:
         row = known.get(name, {})
@@ -110,7 +110,7 @@ class Page(_Reads, BrokerView):  # type: ignore[misc]  # Flower has no types
         at = None
         try:
             queues, at = await self.find()
-        except redis.RedisError as exception:
+        except BROKER_ERRORS as exception:
             log.error("Redis does not answer: %s", exception)
             error = "Redis does not answer."
         age_s = None if at is None else max(0, int((datetime.now(UTC) - at).total_seconds()))

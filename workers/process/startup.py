@@ -5,7 +5,7 @@ import functools
 from sqlalchemy import Engine
 
 from paceline.exceptions import CredentialsError
-from scheduler.messaging import wakeups
+from scheduler.messaging import brokers
 from scheduler.process import retries
 from scheduler.settings import Settings
 from scheduler.store.db import database, migrate
@@ -23,5 +23,5 @@ def ready(settings: Settings, *, application: str, keep: int = 2) -> Engine:
     except CredentialsError as error:
         own = " Workers and waiters have PACELINE_WORKER_DATABASE_URL." if settings.worker.database_url else ""
         raise CredentialsError(f"{error}{own}") from None
-    retries.await_server(functools.partial(wakeups.check, settings), worker_log.warning)
+    retries.await_server(functools.partial(brokers.check, settings), worker_log.warning)
     return engine

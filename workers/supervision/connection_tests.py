@@ -9,7 +9,8 @@ from sqlalchemy import Engine
 
 from paceline.authoring.connection import Connection
 from paceline.exceptions import PacelineError
-from scheduler.messaging import connection_tests, wakeups
+from scheduler.messaging import connection_tests
+from scheduler.messaging.brokers import Brokers
 from scheduler.messaging.connection_tests import Answer, ConnectionTest
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
@@ -37,7 +38,7 @@ class ConnectionTests:
 
     def __init__(self, engine: Engine, settings: Settings, *, queues: list[str], worker: str) -> None:
         """`worker` is the name that the answers give."""
-        self._engine, self._settings, self._redis = engine, settings, wakeups.client(settings)
+        self._engine, self._settings, self._brokers = engine, settings, Brokers(settings)
         self._queues, self._worker = queues, worker
         self._thread: threading.Thread | None = None
 
@@ -45,7 +46,7 @@ class ConnectionTests:
         """Begin the next test, unless one runs. Returns at once."""
         if self._thread is not None and self._thread.is_alive():
             return
-        if test := connection_tests.take(self._redis, self._queues):
+        if test := connection_tests.take(self._brokers, self._queues):
             # A daemon: a name server may take minutes to answer, and the worker must be able to end.
             self._thread = threading.Thread(target=self._answer, args=(test,), name="connection test", daemon=True)
             self._thread.start()
@@ -53,7 +54,7 @@ class ConnectionTests:
     def _answer(self, test: ConnectionTest) -> None:
         worker_log.info("testing connection %s for the web UI", test.conn_id)
         tried = _tried(lambda: self._connection(test.conn_id))
-        connection_tests.answer(self._redis, test, Answer(tried.ok, tried.message, self._worker))
+        connection_tests.answer(self._brokers, test, Answer(tried.ok, tried.message, self._worker))
 
     def _connection(self, conn_id: str) -> Connection:
         """As for a task: that of the environment, then the stored one."""

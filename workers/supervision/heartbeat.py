@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-import redis
 from celery.worker import state as celery_state
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
+from scheduler.messaging.brokers import BROKER_ERRORS, Brokers
 from scheduler.messaging.publisher import broker_lists
-from scheduler.messaging.wakeups import Wakeups, client
+from scheduler.messaging.wakeups import Wakeups
 from scheduler.process.health import ServerHealth, StepHealth, VitalThread
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
@@ -34,7 +34,7 @@ class Watchdog:
     """Watches the queues of a worker. Call `must_restart` regularly: it measures the time since the last message."""
 
     def __init__(self, settings: Settings, queues: tuple[str, ...], concurrency: int) -> None:
-        self._redis = client(settings)
+        self._brokers = Brokers(settings)
         self._lists = [key for queue in queues for key in broker_lists(queue)]
         self._concurrency = concurrency
         self._patience_s = settings.worker.deaf_timeout
@@ -42,8 +42,9 @@ class Watchdog:
         self._received_at: float | None = None
         self._silent_s = 0.0
         self.restarts = False
-        #: Whether Redis answers the watchdog, which has its own connection.
+        #: Whether all brokers answer the watchdog, which has its own connections, and whether one does.
         self.broker = ServerHealth()
+        self.is_cut_off = False
 
     def must_restart(self, now: float) -> bool:
         """Whether the worker must restart. `now` is the time on the monotonic clock."""
@@ -64,11 +65,16 @@ class Watchdog:
 
     def _messages_wait(self) -> bool:
         try:
-            waiting = any(self._redis.llen(key) for key in self._lists)
-        except redis.RedisError:
+            waiting = any(self._brokers.each(lambda client: any(client.llen(key) for key in self._lists)))
+        except BROKER_ERRORS:
             self.broker.failed("Redis does not answer; it takes messages once it does.")
+            self.is_cut_off = True
             return False  # no messages can arrive without a broker
-        self.broker.answered()
+        self.is_cut_off = False
+        if down := [broker.name for broker in self._brokers.all if broker.problem]:
+            self.broker.failed(f"The broker {', '.join(down)} does not answer; it takes messages from the others.")
+        else:
+            self.broker.answered()
         return waiting
 
 

@@ -71,10 +71,10 @@ def _parts(service: Service) -> dict[str, dict[str, Any]]:
 
 def _broker(service: Service) -> dict[str, Any]:
     try:
-        service.broker.check()
+        problems = service.broker.check()
     except UnreachableError as error:
         return {"status": "unhealthy", "message": str(error).partition(":")[0] + "."}
-    return {"status": "healthy"}
+    return {"status": "healthy"} | ({"message": " ".join(problems)} if problems else {})
 
 
 metrics_page = APIRouter()

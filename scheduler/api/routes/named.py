@@ -281,14 +281,14 @@ connections = routes(CONNECTIONS, models.ConnectionBody, models.ConnectionBody)
 def ask(api: Api, body: models.ConnectionTestBody) -> dict[str, Any]:
     """Ask a worker of a queue to test a stored connection: it logs in if it knows the type, else opens host and port."""
     queue = _queue(api, body.queue)
-    test = api.service.broker.call(lambda client: tests.ask(client, body.connection_id, queue))
+    test = api.service.broker.call(lambda brokers: tests.ask(brokers, body.connection_id, queue))
     return _shown(test, is_late=False)
 
 
 @connection_tests.get("/{token}", ADMIN, response_model=models.ConnectionTest, name="get_connection_test_result")
 def show(api: Api, token: str) -> dict[str, Any]:
     """Show a test of the last minute, with the answer of its worker."""
-    found = api.service.broker.call(lambda client: tests.find(client, token))
+    found = api.service.broker.call(lambda brokers: tests.find(brokers, token))
     if found is None:
         raise NotFoundError("There is no such test of a connection: it is forgotten after a minute, so start another one.")
     return _shown(found[0], is_late=found[1])

@@ -48,6 +48,7 @@ def get_queues(api: Api) -> dict[str, Any]:
     error = None
     try:
         held = api.service.broker.lengths([row["queue"] for row in rows])
+        error = " ".join(api.service.broker.check()) or None
     except UnreachableError as problem:
         error = str(problem)
     return {"queues": [row | {"waiting_in_redis": held.get(row["queue"])} for row in rows], "redis_error": error}

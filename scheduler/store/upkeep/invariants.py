@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-import redis
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from paceline.states import DUE, FINISHED, OPEN, RUN_UNFINISHED, STARTED, States, TaskState
 from scheduler.deciding.evaluate import evaluate, run_state
 from scheduler.deciding.limits import PARALLELISM, POOL, RUN, TASK, TASK_IN_RUN, Limit
-from scheduler.messaging.publisher import dispatch_ids_in_broker
+from scheduler.messaging.brokers import Brokers
+from scheduler.messaging.publisher import dispatch_ids_in_brokers
 from scheduler.settings import Settings
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import clock, rows
@@ -180,7 +180,7 @@ class Tools:
 
     engine: Engine
     settings: Settings
-    broker: redis.Redis
+    brokers: Brokers
     grace_s: float = GRACE_S
     versions: Versions = field(default_factory=Versions)
 
@@ -235,7 +235,7 @@ def _last_ended(connection: Connection, dag_run_id: int) -> dict[int, datetime]:
 def find(tools: Tools) -> list[Broken]:
     """Everything that has broken an invariant for longer than the grace period. It changes nothing.
 
-    redis.RedisError if Redis does not answer.
+    BROKER_ERRORS if no broker answers.
     """
     broken = transact(tools.engine, _of_rows, tools)
     broken += _unsent(tools)
@@ -247,7 +247,7 @@ def find(tools: Tools) -> list[Broken]:
 def _unsent(tools: Tools) -> list[Broken]:
     age_s = max(tools.grace_s, tools.settings.scheduler.task_queued_timeout)
     suspects = transact(tools.engine, queued_longer_than, age_s, limit=MOST_MESSAGES)
-    present = dispatch_ids_in_broker(tools.broker, {message.queue for message in suspects})
+    present = dispatch_ids_in_brokers(tools.brokers, {message.queue for message in suspects})
     missing = [message for message in suspects if message.dispatch_id not in present]
     return [
         Broken(

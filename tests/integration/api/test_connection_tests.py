@@ -39,9 +39,9 @@ def test_a_test_is_pending_then_answered_or_late(web: Web, scenario: Scenario) -
         asked = http.post(PATH, json={"connection_id": "warehouse"}).raise_for_status().json()
         url = f"{PATH}/{asked['token']}"
         assert (asked["state"], asked["queue"], http.get(url).json()) == ("pending", "default", asked)
-        test = connection_tests.take(scenario.broker, ["default"])
+        test = connection_tests.take(scenario.brokers, ["default"])
         assert test is not None and test.conn_id == "warehouse"
-        connection_tests.answer(scenario.broker, test, Answer(ok=True, message="It works.", worker="w@h"))
+        connection_tests.answer(scenario.brokers, test, Answer(ok=True, message="It works.", worker="w@h"))
         assert http.get(url).json() == asked | {"state": "success", "message": "It works.", "worker": "w@h"}
 
         late = http.post(PATH, json={"connection_id": "warehouse", "queue": "another"}).raise_for_status().json()

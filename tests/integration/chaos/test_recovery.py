@@ -10,7 +10,7 @@ from chaos.recovery import Meter
 from support.scenario import Scenario, chain
 from support.waiting import eventually
 
-from scheduler.messaging.wakeups import client
+from scheduler.messaging.brokers import client
 from scheduler.services.rescue import Rescue
 
 
@@ -29,7 +29,7 @@ def meter(scenario: Scenario) -> Meter:
 
 
 def test_a_message_that_was_sent_but_not_noted_is_not_owed(scenario: Scenario, meter: Meter, dead: str) -> None:
-    assert meter.all_sent(dead, time.time() - 60, lambda: contextlib.closing(client(scenario.settings))) == 0
+    assert meter.all_sent(dead, time.time() - 60, lambda: contextlib.closing(client(scenario.settings.broker_url))) == 0
 
 
 def test_a_message_that_was_not_sent_is_waited_for(
@@ -42,7 +42,7 @@ def test_a_message_that_was_not_sent_is_waited_for(
 
     def broker() -> contextlib.closing[object]:
         looks.append(1)
-        return contextlib.closing(client(scenario.settings))
+        return contextlib.closing(client(scenario.settings.broker_url))
 
     waiting = threading.Thread(target=lambda: found.append(meter.all_sent(dead, time.time() - 60, broker)))
     waiting.start()

@@ -24,7 +24,7 @@ from support.servers import PostgresServer
 
 from scheduler.cli import health as doctor_module  # noqa: F401  (the command has the name of its module)
 from scheduler.embedded import checks
-from scheduler.messaging import wakeups
+from scheduler.messaging.brokers import client
 from scheduler.services.loop import SchedulerLoop
 from scheduler.settings import Settings
 from scheduler.store.dags import bundles
@@ -62,13 +62,13 @@ def test_a_schema_that_does_not_fit_names_the_command(cli: Cli, empty_database_u
 
 
 def test_a_broker_that_refuses_the_password_is_reported(cli: Cli, scenario: Scenario) -> None:
-    client = wakeups.client(scenario.settings)
-    client.acl_setuser("picky", enabled=True, passwords=["+right"], commands=["+@all"])
+    broker = client(scenario.settings.broker_url)
+    broker.acl_setuser("picky", enabled=True, passwords=["+right"], commands=["+@all"])
     url = cli.env["PACELINE_BROKER_URL"].replace("redis+socket://", "redis+socket://picky:wrong@")
 
     (problem,) = problems(cli, "broker", PACELINE_BROKER_URL=url)
-    client.acl_deluser("picky")
-    client.close()
+    broker.acl_deluser("picky")
+    broker.close()
 
     assert "Redis rejects the connection" in problem["message"]
     assert "wrong@" not in json.dumps(problem)
@@ -110,6 +110,7 @@ ENVIRONMENTS: list[tuple[dict[str, str], str, str]] = [
     ),
     (NOWHERE, "database", "PostgreSQL does not answer"),
     ({"PACELINE_BROKER_URL": "redis://127.0.0.1:1/0"}, "broker", "Redis does not answer"),
+    ({"PACELINE_BROKER_URL": "redis://127.0.0.1:1/0,redis://127.0.0.1:2/0"}, "broker", "The broker 127.0.0.1:2 does not answer"),
 ]
 #: Limits that no machine of a test meets.
 LIMITS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, str]] = [

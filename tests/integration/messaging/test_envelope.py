@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
+from scheduler.messaging.brokers import client
 from scheduler.messaging.message import Message
 from scheduler.messaging.publisher import TASK_NAME, Publisher, broker_lists, broker_priority, celery_app
-from scheduler.messaging.wakeups import client
 from scheduler.settings import Settings
 
 DISPATCH = "00000000-0000-4000-8000-00000000000{}"
@@ -43,7 +43,7 @@ def sent_by_celery(settings: Settings, one: Message, argsrepr: str) -> dict[str,
 
 def waiting(settings: Settings, queue: str) -> dict[str, Any]:
     """The one message in the broker, which is taken out, and the list in which it was."""
-    broker = client(settings)
+    broker = client(settings.broker_url)
     found = [(key, broker.rpop(key)) for key in broker_lists(queue) if broker.llen(key)]
     broker.close()
     ((key, text),) = found
@@ -80,7 +80,7 @@ def test_the_envelope_equals_that_of_celery(settings: Settings) -> None:
 
 
 def test_many_keep_their_order_in_each_list(settings: Settings) -> None:
-    publisher, broker = Publisher(settings), client(settings)
+    publisher, broker = Publisher(settings), client(settings.broker_url)
 
     publisher.publish([message(1), message(2, queue="other"), message(3), message(4, priority_weight=-5), message(5)])
     publisher.publish([])

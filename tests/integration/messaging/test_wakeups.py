@@ -9,10 +9,11 @@ from support import hostile
 from support.scenario import Scenario, chain
 from support.waiting import eventually
 
+from scheduler.messaging.publisher import dispatch_ids_in_broker
 from scheduler.messaging.wakeups import KEY, LISTENER_KEY, MAX_TOKENS_A_WAKE, QUEUE_KEY, SHARES_S, WORKS_S, Listener, Wakeups
 from scheduler.services import queue_report
 from scheduler.services.queue import Queue
-from scheduler.services.rescue import LOCK_KEY, Rescue, dispatch_ids_in_broker
+from scheduler.services.rescue import LOCK_KEY, Rescue
 from workers.flower.queues import read_report
 
 
@@ -63,7 +64,7 @@ def test_a_listener_at_work_is_joined_sooner_if_more_wakeups_than_it_reads_at_on
 
 def test_after_a_scheduler_stops_another_scheduler_listens(scenario: Scenario) -> None:
     first, second = Wakeups(scenario.settings), Wakeups(scenario.settings)
-    first._listener.listen(4)  # type: ignore[union-attr]
+    next(iter(first._listeners.values())).listen(4)
     second.wake("run:7")
     assert second.wait(0.001) == set()
 
@@ -87,7 +88,7 @@ def test_two_schedulers_that_both_listen_because_redis_lost_the_lock_do_not_for_
 
 def test_a_listener_whose_lock_key_was_replaced_listens_again(scenario: Scenario) -> None:
     wakeups = Wakeups(scenario.settings)
-    wakeups._listener.listen(4)  # type: ignore[union-attr]
+    next(iter(wakeups._listeners.values())).listen(4)
     scenario.broker.delete(LISTENER_KEY)
     scenario.broker.zadd(LISTENER_KEY, {"x": 0})
     wakeups.wake("run:7")
@@ -200,7 +201,7 @@ def test_a_key_of_the_wrong_type_does_not_prevent_reading_the_other_lists(scenar
 def test_the_report_of_queues_is_written_although_a_foreign_key_holds_its_turn_forever_and_garbage_is_no_report(
     scenario: Scenario,
 ) -> None:
-    report = queue_report.QueueReport(scenario.engine, scenario.settings, scenario.broker)
+    report = queue_report.QueueReport(scenario.engine, scenario.settings, scenario.brokers)
     for garbage in (b"", b"{", b"[" * 100_000, b"\xff", b"[]", b'{"queues": 1}'):
         scenario.broker.set(queue_report.KEY, garbage)
         assert read_report(scenario.broker) is None

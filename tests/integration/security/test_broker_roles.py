@@ -23,10 +23,10 @@ from paceline.exceptions import CredentialsError
 from scheduler.cli import paceline
 from scheduler.embedded import stack as stacks
 from scheduler.messaging import broker_keys, connection_tests, publisher, wakeups
+from scheduler.messaging.brokers import Brokers, check, client
 from scheduler.messaging.connection_tests import Answer
 from scheduler.messaging.message import Message
-from scheduler.messaging.publisher import broker_lists
-from scheduler.services.rescue import dispatch_ids_in_broker
+from scheduler.messaging.publisher import broker_lists, dispatch_ids_in_broker
 from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Broker, Database
 from scheduler.store.db import database
@@ -126,8 +126,9 @@ def test_the_user_of_the_embedded_server_may_not() -> None:
 
 
 def test_a_web_process_asks_a_worker_to_test_a_connection(server: RedisServer) -> None:
-    def client_of(role: str) -> "contextlib.closing[redis.Redis]":
-        return contextlib.closing(redis.Redis(unix_socket_path=str(server.embedded.socket), username=role, password=PASSWORD))
+    def client_of(role: str) -> "contextlib.closing[Brokers]":
+        url = f"redis+socket://{role}:{PASSWORD}@{server.embedded.socket}"
+        return contextlib.closing(Brokers(Settings(broker=Broker(url=url))))
 
     with client_of("paceline_web") as web, client_of("paceline_worker") as worker:
         asked = connection_tests.ask(web, "warehouse", "default")
@@ -277,7 +278,7 @@ def test_publisher_wakeups_and_rescue_check_the_certificate(proxy: TlsProxy, mad
 
     publisher.Publisher(good).publish([message])
 
-    broker = wakeups.client(good)
+    broker = client(good.broker_url)
     assert dispatch_ids_in_broker(broker, {"q"}) == {"x"}
     sender = wakeups.Wakeups(good)
     assert sender.wake("queue")
@@ -288,7 +289,7 @@ def test_publisher_wakeups_and_rescue_check_the_certificate(proxy: TlsProxy, mad
     for ca in (made.other_ca, None):
         bad = Settings(broker=Broker(url=broker_url(proxy, ca)))
         with pytest.raises(CredentialsError, match=r"^The connection to Redis is not secure: .*CERTIFICATE_VERIFY_FAILED"):
-            wakeups.check(bad)
+            check(bad)
     assert dispatch_ids_in_broker(broker, {"q"}) == {"x"}
     broker.close()
 

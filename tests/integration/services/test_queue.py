@@ -238,7 +238,7 @@ NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 def reporter(scenario: Scenario) -> queue_report.QueueReport:
-    return queue_report.QueueReport(scenario.engine, scenario.settings, scenario.broker)
+    return queue_report.QueueReport(scenario.engine, scenario.settings, scenario.brokers)
 
 
 def test_one_scheduler_writes_for_all(scenario: Scenario) -> None:
@@ -251,4 +251,4 @@ def test_one_scheduler_writes_for_all(scenario: Scenario) -> None:
     assert found is not None and found["at"] == NOW.isoformat()
     rows = {row["queue"]: row for row in found["queues"]}
     assert (rows["q"]["queued"], rows["q"]["workers"], rows["default"]["worker_names"]) == (1, 0, ["w"])
-    assert publisher.lengths(scenario.broker, ["q", "none"]) == {"q": 1, "none": 0}
+    assert publisher.lengths(scenario.brokers, ["q", "none"]) == {"q": 1, "none": 0}

@@ -78,7 +78,7 @@ def test_two_schedulers_that_find_the_same_messages_lost_send_each_once(make_sce
             found.append(second._send_lost())
             super().publish(messages)
 
-    first = Rescue(scenario.engine, scenario.settings, LatePublisher(scenario.settings), scenario.broker)
+    first = Rescue(scenario.engine, scenario.settings, LatePublisher(scenario.settings), scenario.brokers)
     settle(scenario)
     first._send_lost()
 

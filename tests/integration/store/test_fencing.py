@@ -31,7 +31,7 @@ def rescue_of(scenario: Scenario) -> Rescue:
     transact(scenario.engine, claims.note_crash_free)
     old = "select clock_timestamp() > greatest(pg_postmaster_start_time(), (select since from crash_free)) + interval '0.5 s'"
     eventually(lambda: scenario.rows(old) == [(True,)])
-    return Rescue(scenario.engine, scenario.settings, Publisher(scenario.settings), scenario.broker)
+    return Rescue(scenario.engine, scenario.settings, Publisher(scenario.settings), scenario.brokers)
 
 
 def stopped(scenario: Scenario, kind: str) -> bool:
@@ -68,7 +68,7 @@ def test_a_scheduler_that_waited_for_the_database_at_its_start_gives_other_proce
     scenario = make_scenario(worker={"heartbeat_timeout": 0.5})
     rescue_of(scenario)
     minute_ago, now = time.monotonic() - 60, datetime(2030, 1, 1, tzinfo=UTC)
-    rescue = Rescue(scenario.engine, scenario.settings, Publisher(scenario.settings), scenario.broker, began=minute_ago)
+    rescue = Rescue(scenario.engine, scenario.settings, Publisher(scenario.settings), scenario.brokers, began=minute_ago)
     silent(scenario, "worker")
 
     rescue.rescue(now)

@@ -46,7 +46,7 @@ DAGS = ("one", "two")
 def interfere(scenario: Scenario, over: threading.Event, done: list[int]) -> None:
     """Make and cancel backfills, trigger, clear, delete, prune and repair, in any order. Adds what was not refused."""
     dice = random.Random(7)
-    tools = invariants.Tools(scenario.engine, scenario.settings, scenario.broker, grace_s=0.5)
+    tools = invariants.Tools(scenario.engine, scenario.settings, scenario.brokers, grace_s=0.5)
     while not over.is_set():
         dag_id = dice.choice(DAGS)
         with contextlib.suppress(PacelineError):

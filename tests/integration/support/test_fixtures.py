@@ -10,7 +10,7 @@ import redis
 from support import folders
 from support.waiting import eventually
 
-from scheduler.messaging.wakeups import client
+from scheduler.messaging.brokers import client
 
 
 def test_each_database_starts_with_the_schema_and_without_rows(database_url):
@@ -44,7 +44,7 @@ def test_databases_of_two_tests_are_apart(postgres_server):
 
 def test_broker_urls_name_different_empty_databases(redis_server, settings):
     first = settings.model_copy(update={"broker": settings.broker.model_copy(update={"url": redis_server.new_database()})})
-    with contextlib.closing(client(settings)) as ours, contextlib.closing(client(first)) as theirs:
+    with contextlib.closing(client(settings.broker_url)) as ours, contextlib.closing(client(first.broker_url)) as theirs:
         ours.set("mark", 1)
         assert theirs.get("mark") is None
         assert isinstance(ours, redis.Redis)

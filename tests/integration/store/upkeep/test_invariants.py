@@ -6,7 +6,7 @@ import pytest
 from support.repair import repair
 from support.scenario import Scenario, dag
 
-from scheduler.services.rescue import dispatch_ids_in_broker
+from scheduler.messaging.publisher import dispatch_ids_in_broker
 from scheduler.store.upkeep import invariants
 from scheduler.store.upkeep.invariants import Tools
 
@@ -19,7 +19,7 @@ MAPPED = {"each": {"expand": {"kind": "product", "inputs": [{"literal": 2}]}}}
 def tools(scenario: Scenario) -> Tools:
     """The worker of the scenario lives, and rows older than a minute count."""
     scenario.add(dag("pair", {"first": [], "second": ["first"]}))
-    return Tools(scenario.engine, scenario.settings, scenario.broker, grace_s=60)
+    return Tools(scenario.engine, scenario.settings, scenario.brokers, grace_s=60)
 
 
 def start(scenario: Scenario, dag_id: str = "pair") -> int:
@@ -61,7 +61,7 @@ def ends(scenario: Scenario) -> Iterator[None]:
 
 
 def test_a_healthy_run_breaks_nothing_at_any_step(scenario: Scenario, tools: Tools) -> None:
-    tools = Tools(scenario.engine, scenario.settings, scenario.broker, grace_s=60)
+    tools = Tools(scenario.engine, scenario.settings, scenario.brokers, grace_s=60)
     scenario.add(dag("m", {"each": [], "after": ["each"]}, options=MAPPED))
     for dag_id in ("pair", "m"):
         scenario.trigger(dag_id)
@@ -164,7 +164,7 @@ def test_a_worker_is_lost_once_it_was_silent_for_its_timeout(scenario: Scenario,
     assert named(tools) == [], "PostgreSQL started after that: no process could send a heartbeat"
     soon = scenario.settings.model_copy(update={"worker": scenario.settings.worker.model_copy(update={"heartbeat_timeout": 0.001})})
 
-    found = invariants.find(Tools(scenario.engine, soon, scenario.broker, grace_s=0))
+    found = invariants.find(Tools(scenario.engine, soon, scenario.brokers, grace_s=0))
 
     assert ("dead worker", "first") in {(one.name, one.task_id) for one in found}
 
@@ -265,7 +265,7 @@ def test_runs_and_task_instances_over_all_limits_are_named(scenario: Scenario, t
     scenario.turn()
     scenario.sql("update dag_version set data = data || '{\"max_active_runs\": 1}'")
 
-    found = invariants.find(Tools(scenario.engine, narrow, scenario.broker, grace_s=60))
+    found = invariants.find(Tools(scenario.engine, narrow, scenario.brokers, grace_s=60))
 
     assert sorted(one.name for one in found) == ["DAG over max_active_runs", "parallelism exceeded"]
     assert {one.dag_id for one in found} == {"pair", None}

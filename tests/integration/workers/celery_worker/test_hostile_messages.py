@@ -15,9 +15,9 @@ from support.scenario import Scenario, chain
 from support.waiting import eventually
 
 from scheduler.messaging import publisher
-from scheduler.messaging.publisher import Publisher, broker_lists, celery_app
-from scheduler.messaging.wakeups import client
-from scheduler.services.rescue import Rescue, dispatch_ids_in_broker
+from scheduler.messaging.brokers import Brokers, client
+from scheduler.messaging.publisher import Publisher, broker_lists, celery_app, dispatch_ids_in_broker
+from scheduler.services.rescue import Rescue
 from scheduler.store.worker import claims
 from workers.celery_worker import message_filter, remote_control
 
@@ -28,7 +28,7 @@ ONE_TASK = """
 
 
 def test_a_worker_refuses_hostile_messages_and_continues(bench: Any, tmp_path: Path) -> None:
-    broker: Any = client(bench.settings)
+    broker: Any = client(bench.settings.broker_url)
     bomb = tmp_path / "unpickled"
     items = hostile.items(str(bomb))
     bench.dag(ONE_TASK)
@@ -51,7 +51,7 @@ def test_a_worker_refuses_hostile_messages_and_continues(bench: Any, tmp_path: P
 
 
 def test_a_good_message_for_nothing_is_dropped_by_the_claim(bench: Any) -> None:
-    broker: Any = client(bench.settings)
+    broker: Any = client(bench.settings.broker_url)
     worker = bench.worker()
 
     broker.lpush("default", hostile.raw(hostile.message(2**63 - 1)))
@@ -111,7 +111,7 @@ def test_a_task_instance_whose_message_is_of_a_newer_release_waits_for_a_readabl
     assert bench.scenario.states(run) == {"t": "queued"}
     monkeypatch.undo()  # as if the next one met a worker of that release
     settings = bench.settings
-    rescue = Rescue(bench.scenario.engine, settings, Publisher(settings), client(settings))
+    rescue = Rescue(bench.scenario.engine, settings, Publisher(settings), Brokers(settings))
     eventually(lambda: rescue.rescue(datetime.now(UTC)).sent_again, timeout=60)
     bench.wait(run)
 
@@ -134,7 +134,7 @@ def test_rescue_ignores_entries_that_are_no_messages(scenario: Scenario) -> None
     scenario.sql("update task_instance set queued_at = queued_at - interval '1 hour', dispatched_at = null")
     scenario.sql("update crash_free set since = since - interval '2 hours'")
 
-    rescue = Rescue(scenario.engine, scenario.settings, Publisher(scenario.settings), scenario.broker)
+    rescue = Rescue(scenario.engine, scenario.settings, Publisher(scenario.settings), scenario.brokers)
     rescued = rescue.rescue(datetime.now(UTC))
 
     assert [(one.ti_id, one.dispatch_id) for one in rescued.sent_again] == lost
@@ -204,7 +204,7 @@ def worker(bench: Any) -> Any:
 
 
 def test_a_worker_answers_inspections_refuses_commands_survives_garbage_and_shuts_down_cleanly(bench: Any, worker: Any) -> None:
-    broker: Any = client(bench.settings)
+    broker: Any = client(bench.settings.broker_url)
     app = celery_app(bench.settings)
     channel = f"/{broker.connection_pool.connection_kwargs.get('db', 0)}.celery.pidbox"
     asked(worker, app.control, "ping")

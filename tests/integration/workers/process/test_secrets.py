@@ -8,7 +8,7 @@ from cryptography.fernet import Fernet
 
 from paceline.authoring.connection import Connection
 from paceline.exceptions import PacelineError
-from scheduler.messaging.wakeups import client
+from scheduler.messaging.brokers import client
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
 from scheduler.store.secrets import connections, variables
@@ -91,7 +91,7 @@ def dump(bench: Any) -> str:
 
 def sent(bench: Any) -> str:
     """All that Redis holds."""
-    broker: Any = client(bench.settings)
+    broker: Any = client(bench.settings.broker_url)
     read = {b"list": lambda key: broker.lrange(key, 0, -1), b"hash": broker.hgetall, b"string": broker.get, b"set": broker.smembers}
     return "\n".join(str(read[kind](key)) for key in broker.keys("*") if (kind := broker.type(key)) in read)
 

@@ -15,11 +15,11 @@ from .. import conftest
 
 def answers(bench: conftest.Bench, *conn_ids: str) -> list[Answer]:
     """The answers of the workers of the queue "default" to tests of these connections."""
-    broker = bench.scenario.broker
-    asked = [connection_tests.ask(broker, conn_id, "default") for conn_id in conn_ids]
+    brokers = bench.scenario.brokers
+    asked = [connection_tests.ask(brokers, conn_id, "default") for conn_id in conn_ids]
 
     def given() -> list[Answer]:
-        found = [connection_tests.find(broker, test.token) for test in asked]
+        found = [connection_tests.find(brokers, test.token) for test in asked]
         return [test.answer for test, _ in filter(None, found) if test.answer]
 
     eventually(lambda: len(given()) == len(asked), timeout=30)
@@ -52,7 +52,7 @@ def test_members_of_other_programs_do_not_stop_a_worker(bench: conftest.Bench) -
     broker.zadd(connection_tests.ASKED.format("default"), {"\xff not a token": 0, "a" * 32: 0})
     for text in (b"", b"\xff", b"null", b"[1]", b'{"conn_id": 1}', b"[" * 100_000, b'{"conn_id": "a", "queue": "q", "answer": 5}'):
         broker.set(connection_tests.TEST.format("b" * 32), text)
-        assert connection_tests.find(broker, "b" * 32) is None
+        assert connection_tests.find(bench.scenario.brokers, "b" * 32) is None
     broker.set(connection_tests.ASKED.format("other"), "a string")
     bench.worker(queues="other,default")
 
@@ -62,14 +62,14 @@ def test_members_of_other_programs_do_not_stop_a_worker(bench: conftest.Bench) -
 
 def test_redis_forgets_a_test(bench: conftest.Bench) -> None:
     broker = bench.scenario.broker
-    test = connection_tests.ask(broker, "warehouse", "default")
+    test = connection_tests.ask(bench.scenario.brokers, "warehouse", "default")
     key = connection_tests.TEST.format(test.token)
 
-    assert connection_tests.find(broker, test.token) == (test, False)
+    assert connection_tests.find(bench.scenario.brokers, test.token) == (test, False)
     assert 0 < broker.pttl(connection_tests.ASKED.format("default")) <= connection_tests.ANSWER_S * 1000
     broker.pexpire(key, (connection_tests.KEPT_S - connection_tests.ANSWER_S) * 1000)
-    assert connection_tests.find(broker, test.token) == (test, True)
+    assert connection_tests.find(bench.scenario.brokers, test.token) == (test, True)
     broker.delete(key)
-    assert connection_tests.take(broker, ["default"]) is None
-    connection_tests.answer(broker, test, Answer(ok=True, message="late", worker="w"))
+    assert connection_tests.take(bench.scenario.brokers, ["default"]) is None
+    connection_tests.answer(bench.scenario.brokers, test, Answer(ok=True, message="late", worker="w"))
     assert not broker.exists(key)

@@ -1,0 +1,115 @@
+"""Two brokers under real schedulers and workers: one is killed under load, a worker starts without it, and it returns."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.faulty import faulty_stack
+from support.ledger import Ledger
+from support.servers import RedisServer
+from support.several_brokers import kill, queues_of, running_two, with_brokers
+from support.stacks import StackFactory
+from support.waiting import eventually
+
+from scheduler.messaging.brokers import Brokers
+from scheduler.settings import Settings
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+#: A task in each queue, and one below it, which the worker of the first one queues.
+BODY = """
+@task
+def first():
+    work(0.02)
+
+@task
+def below():
+    work(0.02)
+
+first.override(task_id="first_a", queue={a!r})() >> below.override(task_id="below_b", queue={b!r})()
+first.override(task_id="first_b", queue={b!r})() >> below.override(task_id="below_a", queue={a!r})()
+"""
+RUNS = 50
+STARTED = "select count(*) from task_instance where started_at > to_timestamp({at}) and queue = '{queue}'"
+
+
+@pytest.fixture
+def two(short_folder: Path) -> Iterator[tuple[RedisServer, RedisServer]]:
+    with running_two(short_folder) as servers:
+        yield servers
+
+
+@pytest.mark.parametrize("index", [0, 1], ids=["with-remote-control", "without"])
+def test_a_broker_killed_under_load_loses_nothing_and_its_queues_move(
+    index: int, two: tuple[RedisServer, RedisServer], settings: Settings, ledger: Ledger, tmp_path: Path
+) -> None:
+    both = with_brokers(settings, *two)
+    a, b = queues_of(both)
+    moved = (a, b)[index]
+    files = {"load.py": ledger.dag("load", BODY.format(a=a, b=b), max_active_runs=1000)}
+    workers = [(f"{a},{b}", 2)] * 2
+    with (
+        StackFactory(both) as factory,
+        faulty_stack(factory, ledger, tmp_path / "faults", files=files, workers=workers, waiters=0,
+                     env={"PACELINE_WORKER_IN_PLACE_SECONDS": "0"}) as faulty,
+        contextlib.closing(Brokers(both)) as brokers,
+    ):  # fmt: skip
+        faulty.trigger("load", RUNS, "before")
+        eventually(lambda: len(ledger.rows("select 1 from ledger")) >= 40, timeout=120, message=faulty.stack.logs)
+        sent = [broker.client.info("commandstats")["cmdstat_lpush"]["calls"] for broker in brokers.all]
+
+        kill(two[index])
+        at, began = time.time(), time.monotonic()
+        started = STARTED.format(at=at + 0.5, queue=moved)
+        eventually(lambda: faulty.rows(started)[0][0] > 0, timeout=60, interval=0.02, message=faulty.stack.logs)
+        took_s = time.monotonic() - began
+        faulty.settle(timeout=120)
+        faulty.trigger("load", RUNS, "without")
+        faulty.settle(timeout=120)
+
+        two[index].embedded.start()
+        returned = brokers.all[index].client
+        faulty.trigger("load", RUNS, "after")
+        eventually(lambda: returned.info("commandstats").get("cmdstat_lpush"), timeout=60, message=faulty.stack.logs)
+        faulty.settle(timeout=120)
+        verdict = ledger.check(faulty.url)
+        tries = faulty.rows("select distinct state, try_number from task_instance")
+        logs = faulty.stack.logs()
+
+    print(f"\nthe queue of the killed broker ran again after {took_s:.1f} s")
+    assert all(count > 3 for count in sent), sent
+    assert tries == [("success", 1)], logs
+    assert verdict.ok and verdict.executions == 3 * RUNS * 4 and not verdict.overtaken, verdict
+    assert took_s < 10
+    assert f"The broker {two[index].embedded.socket} does not answer" in logs
+
+
+def test_a_worker_starts_while_a_broker_is_down_and_takes_from_it_when_it_returns(
+    two: tuple[RedisServer, RedisServer], settings: Settings, ledger: Ledger, tmp_path: Path
+) -> None:
+    both = with_brokers(settings, *two)
+    a, b = queues_of(both)
+    files = {"load.py": ledger.dag("load", BODY.format(a=a, b=b), max_active_runs=1000)}
+    kill(two[0])
+    with (
+        StackFactory(both) as factory,
+        faulty_stack(factory, ledger, tmp_path / "faults", files=files, workers=[(f"{a},{b}", 2)], waiters=0) as faulty,
+    ):
+        faulty.trigger("load", 5, "without")
+        faulty.settle(timeout=120)
+
+        two[0].embedded.start()
+        with contextlib.closing(Brokers(both)) as brokers:
+            # A worker asks both for messages again.
+            eventually(
+                lambda: any(client["cmd"] == "brpop" for client in brokers.all[0].client.client_list()),
+                timeout=60, message=faulty.stack.logs,
+            )  # fmt: skip
+        faulty.trigger("load", 5, "with")
+        faulty.settle(timeout=120)
+        verdict = ledger.check(faulty.url)
+        tries = faulty.rows("select distinct state, try_number from task_instance")
+    assert tries == [("success", 1)]
+    assert verdict.ok and verdict.executions == 10 * 4, verdict
