@@ -21,6 +21,7 @@ from celery.worker import state as celery_state
 from scheduler.messaging import broker_keys
 from scheduler.messaging.brokers import BROKER_ERRORS, Broker, Brokers, used
 from scheduler.messaging.publisher import consumed_lists
+from scheduler.process.health import VitalThread
 from scheduler.settings import Settings
 from workers.celery_worker.message_filter import refused
 from workers.process.logs import worker_log
@@ -110,7 +111,7 @@ class Intake:
         hub.on_tick.add(self.places.look)
         hub.add_reader(self._reader, lambda: self.deliver(consumer))
         if not self._threads:
-            self._threads = [threading.Thread(target=self._take, args=(broker,), name=f"messages of {broker.name}", daemon=True)
+            self._threads = [VitalThread(target=self._take, args=(broker,), name=f"messages of {broker.name}", daemon=True)
                              for broker in self._brokers.all]  # fmt: skip
             for thread in self._threads:
                 thread.start()

@@ -20,7 +20,7 @@ from redis.exceptions import ResponseError
 
 from scheduler.messaging import broker_keys
 from scheduler.messaging.message import VERSION
-from scheduler.messaging.publisher import TASK_NAME, FailoverConnection
+from scheduler.messaging.publisher import TASK_NAME, FailoverConnection, broker_lists
 from workers.celery_worker import remote_control
 from workers.process.logs import worker_log
 
@@ -107,6 +107,16 @@ class Channel(redis.Channel):  # type: ignore[misc]
                 refused.log("refused a published message: it is not JSON (%s)", type(error).__name__)
                 payload["data"] = None
         return payload
+
+    def _size(self, queue: str) -> int:
+        """Return the length of a queue, which Celery asks for when it begins to consume and does not use."""
+        try:
+            return int(super()._size(queue))
+        except ResponseError as error:
+            if not broker_keys.is_wrong_type(error):
+                raise
+            self._put_aside(error, broker_lists(queue), "list")
+            return 0
 
     def _queue_bind(self, exchange: str, *arguments: Any) -> None:
         try:

@@ -77,7 +77,7 @@ def test_garbage_in_a_broker_costs_only_itself(bench: conftest.Bench) -> None:
     run = bench.run(
         f"""
         with DAG("d", schedule=None):
-            EmptyOperator(task_id="e") >> [PythonOperator(task_id=q, queue=q, python_callable=int) for q in {own!r}]
+            EmptyOperator(task_id="e", queue={own[0]!r}) >> [PythonOperator(task_id=q, queue=q, python_callable=int) for q in {own}]
         """
     )
 
