@@ -185,7 +185,7 @@ def test_a_missing_thing_is_exit_code_3_with_a_near_match(cli: Cli, scenario: Sc
         ("runs", "show", "zzz", "one"): "no DAG 'zzz'",
         ("runs", "watch", "pair", "zzz"): "`paceline runs list --dag pair`",
         ("tasks", "list", "pair", "zzz"): "no run 'zzz'",
-        ("tasks", "logs", "pair", "one", "frist"): "did you mean 'first'?",
+        ("tasks", "logs", "pair", "one", "firs"): "did you mean 'first'?",
         ("pools", "delete", "zzz", "--yes"): "`paceline pools list`",
     }
     for arguments, words in commands.items():
