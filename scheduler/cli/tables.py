@@ -22,6 +22,8 @@ COLUMNS = [
     "deleted_rows",
     "total_rows",
 ]
+#: A publication, or the ID of a snapshot, which has 63 bits.
+STATE = click.IntRange(0, 2**63 - 1)
 table = click.argument("table", metavar="TABLE")
 limit = click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Maximum number.")
 
@@ -71,8 +73,8 @@ def history_(table: str, *, limit: int) -> None:
 
 @tables.command()
 @table
-@click.argument("before", metavar="FROM", type=click.IntRange(0, lazy.LARGEST))
-@click.argument("after", metavar="TO", type=click.IntRange(0, lazy.LARGEST))
+@click.argument("before", metavar="FROM", type=STATE)
+@click.argument("after", metavar="TO", type=STATE)
 @click.option("--limit", type=click.IntRange(0, 10_000), default=20, show_default=True, help="Maximum rows to show of each kind.")
 @options.as_table
 def diff(table: str, *, before: int, after: int, limit: int) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
+from support.reproductions import BODIES, DAY, EDGES, load, original, store, work
 from support.run_actions import clear_
 from support.scenario import Scenario, dag
 from support.tables import SCHEMA, Lake, ids, rows
@@ -15,7 +16,6 @@ from paceline.states import TaskState
 from scheduler.actions import reproductions
 from scheduler.actions.actor import Actor
 from scheduler.catalog import gc, reproduction, scratch
-from scheduler.serialized.dag import SerializedDag
 from scheduler.store.db.database import transact
 from scheduler.store.runs.reproductions import Reproduction
 from scheduler.store.tables import history
@@ -23,56 +23,9 @@ from scheduler.store.upkeep import retention
 from scheduler.store.worker import table_tries
 from scheduler.store.worker.claims import Claim, Ending
 
-Body = Callable[[RestCatalog, Claim], object]
-DAY = datetime(2026, 3, 1, tzinfo=UTC)
-
 
 def actor(scenario: Scenario) -> Actor:
     return Actor(settings=scenario.settings, engine=scenario.engine, announce=lambda *_: None, name="cli:ada", made_by="cli")
-
-
-def store(scenario: Scenario, new: SerializedDag) -> None:
-    """Store a DAG whose code is kept, as that of a bundle."""
-    scenario.add(new)
-    scenario.sql(
-        """
-        with one as (insert into bundle (name) values ('b') on conflict do nothing),
-        version as (
-            insert into bundle_version (bundle, number, digest, state, created_by, message, file_count, byte_count)
-            select 'b', coalesce(max(number), 0) + 1, %s, 'ready', 'ada', '', 0, 0 from bundle_version returning id)
-        update dag_version v set bundle_version_id = version.id from version, dag d where d.version_id = v.id and d.dag_id = %s
-        """,
-        new.content_hash,
-        new.dag_id,
-    )
-
-
-def work(lake: Lake, bodies: dict[str, Body], *, between: dict[str, Callable[[], object]] | None = None) -> list[Claim]:
-    """Run all tasks of open runs, each with its catalog."""
-    seen: list[Claim] = []
-
-    def outcome(claim: Claim) -> Ending:
-        seen.append(claim)
-        catalog = lake.catalog(table_tries.give_token(lake.scenario.hot.dicts, claim))
-        bodies[claim.task_id](catalog, claim)
-        return Ending(TaskState.SUCCESS, tables="lake")
-
-    def counted(claim: Claim) -> Ending:
-        ending = outcome(claim)
-        if between and claim.task_id in between:
-            between.pop(claim.task_id)()
-        return ending
-
-    lake.scenario.run_to_end(outcome=counted)
-    return seen
-
-
-def original(lake: Lake, bodies: dict[str, Body], edges: dict[str, list[str]], **options: Any) -> str:
-    """A run that has ended; its ID."""
-    store(lake.scenario, dag("d", edges, **options.pop("dag", {})))
-    lake.scenario.trigger("d", run_id="one", logical_date=DAY, conf={"a": 1})
-    work(lake, bodies, **options)
-    return "one"
 
 
 def start(lake: Lake, *, keep: bool = False, despite_effects: bool = False, run_id: str = "one") -> Reproduction:
@@ -87,23 +40,6 @@ def compared(lake: Lake, made: Reproduction, ignored: tuple[str, ...] = ()) -> d
 
 def verdicts(found: dict[str, Any]) -> dict[str, bool]:
     return {row["table"]: row["is_equal"] for row in found["tables"]}
-
-
-EDGES: dict[str, list[str]] = {"load": [], "total": ["load"]}
-
-
-def load(catalog: RestCatalog, claim: Claim) -> None:
-    source = catalog.load_table("sales.source")
-    orders = catalog.create_table_if_not_exists("sales.orders", SCHEMA)
-    orders.append(rows(*ids(source), who="load"))
-
-
-def total(catalog: RestCatalog, claim: Claim) -> None:
-    found = ids(catalog.load_table("sales.orders"))
-    catalog.create_table_if_not_exists("sales.totals", SCHEMA).append(rows(len(found), sum(found)))
-
-
-BODIES: dict[str, Body] = {"load": load, "total": total}
 
 
 def test_a_reproduction_is_equal_and_changes_nothing_that_others_see(lake: Lake) -> None:
