@@ -26,7 +26,7 @@ ACTIVE = """
 LOCKED = "case when xmax::text <> '0' then pg_xact_status(xmax::text::xid8) = 'in progress' end"
 POOL = f"select coalesce(bool_or({LOCKED}), false) from pool"
 RUN = f"select avg(coalesce({LOCKED}, false)::int)::float8 from dag_run where state = 'running'"
-#: Bytes of the log, its full pages and flushes; bytes of tables and indexes, by whoever wrote them. Their columns depend on the
+#: Bytes of the log, its full pages and flushes; bytes of tables and indexes, by all processes. The columns depend on the
 #: version of PostgreSQL.
 WRITTEN = """
     select (w.wal->>'wal_bytes')::float8, (w.wal->>'wal_fpi')::float8,

@@ -186,7 +186,7 @@ class Model:
                 self.wake()
 
     def _may_queue(self, pool: int) -> bool:
-        """Whether a pass could queue something now. Whoever holds the pool wakes the schedulers later."""
+        """Whether a pass could queue something now. The process that holds the pool wakes the schedulers later."""
         return bool(self.waiting[pool]) and not self.pools[pool].count and self.active[pool] < self._places()
 
     def _promote(self, cpu: Cpu) -> Step:
