@@ -27,6 +27,7 @@ from scheduler.process import fault_points, retries
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
 from scheduler.store.dags import assets
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db import sqlstates
 from scheduler.store.runs.runs import CreatedRun
 from scheduler.store.worker import claims, dispatches, external_runs, table_tries, xcoms
@@ -286,6 +287,8 @@ class DatabaseStore:
     follower: Follower
     over: xcoms.MappedOver = field(default_factory=xcoms.MappedOver)
     lock: ReportLock = field(default_factory=ReportLock)
+    #: Of the runs that tasks trigger.
+    versions: Versions = field(default_factory=Versions)
 
     def claim(self, ti_id: int, dispatch_id: str, worker_id: str, is_ours: Callable[[], bool] = lambda: True) -> Claim | None:
         self.hot.worker_id = worker_id
@@ -409,7 +412,7 @@ class DatabaseStore:
 
     def trigger_run(self, claim: Claim, dag_id: str, **options: Any) -> str:
         return triggered_runs.trigger(
-            self.settings, dag_id, claim=claim, worker_id=self.hot.worker_id, now=self.now, created=self.follower.created,
+            self.settings, dag_id, claim=claim, hot=self.hot, versions=self.versions, created=self.follower.created,
             patient=self.patient, **options,
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Triggers runs of other DAGs for a task. It uses its own connection, separate from that of the hot path."""
+"""Triggers runs of other DAGs for a task, over the connection of the hot path: a new one would plan every statement again."""
 
 import functools
 from collections.abc import Callable, Collection, Mapping
@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from paceline.exceptions import ConflictError, PacelineError
 from scheduler.settings import Settings
 from scheduler.store.actions import clear
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
 from scheduler.store.moves.first import Limits
@@ -20,6 +21,7 @@ from scheduler.store.runs import manual_runs
 from scheduler.store.runs.runs import CreatedRun
 from scheduler.store.runs.selection import Runs, Tasks
 from scheduler.store.worker.claims import Claim
+from scheduler.store.worker.hot_path import HotPath
 
 MAY_NOT = "The database role of this worker may not do that ({}): `paceline db grant-worker ROLE{}` grants it."
 
@@ -34,8 +36,8 @@ def trigger(
     reset: bool,
     adopt_unless: Collection[str] | None = None,
     claim: Claim,
-    worker_id: str,
-    now: Callable[[], datetime],
+    hot: HotPath,
+    versions: Versions,
     created: Callable[[CreatedRun], None],
     patient: Callable[[Callable[[], Any]], Any],
 ) -> str:
@@ -46,25 +48,21 @@ def trigger(
 
     Raises NotFoundError, ConflictError or ParamError. StaleTryError, without a run, if the try is no longer the current one.
     """
-    engine = database.create(settings, pool_size=1, application="paceline worker", actor=worker_id)
     # Chosen before the first attempt. An answer may be lost with its connection, and the next attempt must not create another run.
-    logical_date = logical_date or now()
+    logical_date = logical_date or patient(hot.now)
     run_id = run_id or manual_runs.manual_run_id(logical_date)
-    request = _Request(engine, settings, worker_id, claim, dag_id, run_id, logical_date, dict(conf), reset, adopt_unless, created)
-    try:
-        triggered: str = patient(functools.partial(_explained, request.run, clears=reset or adopt_unless is not None))
-        return triggered
-    finally:
-        engine.dispose()
+    request = _Request(settings, hot, versions, claim, dag_id, run_id, logical_date, dict(conf), reset, adopt_unless, created)
+    triggered: str = patient(functools.partial(_explained, request.run, clears=reset or adopt_unless is not None))
+    return triggered
 
 
 @dataclass(slots=True)
 class _Request:
     """One call of `trigger`, which may need several attempts."""
 
-    engine: Engine
     settings: Settings
-    worker_id: str
+    hot: HotPath
+    versions: Versions
     claim: Claim
     dag_id: str
     run_id: str
@@ -76,18 +74,22 @@ class _Request:
     attempts: int = 0
 
     def run(self) -> str:
+        with self.hot.lent() as engine:
+            return self._run(engine)
+
+    def _run(self, engine: Engine) -> str:
         self.attempts += 1
         own = None
         if self.adopt_unless is not None:
-            own = transact(self.engine, manual_runs.child, self.claim.writer, self.dag_id, max_tries=self.claim.max_tries)
+            own = transact(engine, manual_runs.child, self.claim.writer, self.dag_id, max_tries=self.claim.max_tries)
             if own is not None and (own.try_number == self.claim.try_number or own.state not in self.adopt_unless):
                 return own.run_id
         try:
-            self.created(transact(self.engine, self._create))
+            self.created(transact(engine, self._create))
         except ConflictError:
-            if self.attempts > 1 and transact(self.engine, manual_runs.triggered_by, self.dag_id, self.run_id) == self._by:
+            if self.attempts > 1 and transact(engine, manual_runs.triggered_by, self.dag_id, self.run_id) == self._by:
                 return self.run_id
-            known = transact(self.engine, manual_runs.existing, self.dag_id, run_id=self.run_id, logical_date=self.logical_date)
+            known = transact(engine, manual_runs.existing, self.dag_id, run_id=self.run_id, logical_date=self.logical_date)
             if not (self.reset or (own is not None and own.run_id == known)):
                 raise
             return self._clear(known)
@@ -107,17 +109,23 @@ class _Request:
             triggered_by=self._by,
             core=self.settings.core,
             writer=self.claim.writer,
-            limits=Limits.of(self.settings, self.worker_id),
+            versions=self.versions,
+            limits=Limits.of(self.settings, self.hot.worker_id),
         )
         self._remember(connection, self.run_id)
         return created
 
     def _clear(self, run_id: str) -> str:
-        if self.conf:
-            transact(self.engine, manual_runs.replace_conf, self.dag_id, run_id, self.conf, self.claim.writer)
-        runs = Runs(dag_id=self.dag_id, run_id=run_id)
-        transact(self.engine, clear.clear, runs, Tasks(), core=self.settings.core, writer=self.claim.writer)
-        transact(self.engine, self._remember, run_id)
+        """Clear the run, over a connection whose settings suit large runs too."""
+        engine = database.create(self.settings, pool_size=1, application="paceline worker", actor=self.hot.worker_id)
+        try:
+            if self.conf:
+                transact(engine, manual_runs.replace_conf, self.dag_id, run_id, self.conf, self.claim.writer)
+            runs = Runs(dag_id=self.dag_id, run_id=run_id)
+            transact(engine, clear.clear, runs, Tasks(), core=self.settings.core, writer=self.claim.writer)
+            transact(engine, self._remember, run_id)
+        finally:
+            engine.dispose()
         return run_id
 
     def _remember(self, connection: Connection, run_id: str) -> None:

@@ -16,7 +16,7 @@ from psycopg2 import extensions, extras
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
-from sqlalchemy.pool import NullPool
+from sqlalchemy.pool import NullPool, StaticPool
 from tenacity import stop_after_attempt, stop_after_delay
 
 from paceline.exceptions import START_EMBEDDED, CredentialsError, PacelineError, ReadOnlyError, UnreachableError
@@ -89,6 +89,14 @@ def create(
     event.listen(engine, "checkin", _note_use)
     event.listen(engine, "checkout", _ping)
     event.listen(engine, "checkout", functools.partial(_set_actor, engine))
+    event.listen(engine, "handle_error", _classify)
+    return engine
+
+
+def over(connection: extensions.connection, actor: str) -> Engine:
+    """An engine over one open connection, whose session acts as `actor`. It neither replaces nor closes the connection."""
+    engine = create_engine("postgresql+psycopg2://", creator=lambda: connection, poolclass=StaticPool, use_native_hstore=False)
+    act_as(engine, actor)
     event.listen(engine, "handle_error", _classify)
     return engine
 

@@ -25,6 +25,7 @@ import psycopg2
 from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 from psycopg2.extras import Json, register_default_json
+from sqlalchemy import Engine
 
 from paceline.authoring import xcom
 from paceline.exceptions import PacelineError
@@ -34,7 +35,7 @@ from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
 from scheduler.store.dags import versions
 from scheduler.store.db import fencing, rows, sqlstates
-from scheduler.store.db.database import connect, libpq_environment, libpq_variables
+from scheduler.store.db.database import connect, libpq_environment, libpq_variables, over
 from scheduler.store.db.fencing import Writer
 from scheduler.store.moves import prepared as sql
 from scheduler.store.worker import claims
@@ -116,6 +117,8 @@ class WorkerConnection:
         self._lock = threading.RLock()
         self._closed = threading.Event()
         self._used_at = 0.0
+        #: The engine over the connection, with that connection and its actor: a statement is prepared once on each.
+        self._lent: tuple[Connection, str, Engine] | None = None
         #: Whether others probably wait for a connection too, as after a failed attempt: the next one stays open only BRIEFLY_S.
         self.is_contended = False
         #: The variables that libpq reads, from before user code could change them: `ti` may open a connection in user code.
@@ -192,9 +195,34 @@ class WorkerConnection:
                 raise
             self.run("commit")
 
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[Engine]:
+        """An engine over this connection, for transactions that other processes make too. No other thread uses it meanwhile.
+
+        After an error, except those of Paceline, the connection is closed.
+        """
+        with self._lock:
+            if self._cursor is None or self._acts_as != self.worker_id:
+                self._open()
+            connection = self._connection
+            assert connection is not None, "it is open"
+            if self._lent is None or self._lent[0] is not connection or self._lent[1] != self.worker_id:
+                self._lent = connection, self.worker_id, over(connection, self.worker_id)
+            connection.autocommit = False
+            try:
+                yield self._lent[2]
+                connection.autocommit = True
+            except PacelineError:
+                connection.autocommit = True
+                raise
+            except BaseException:
+                self.close()
+                raise
+            self._used_at = time.monotonic()
+
     def close(self) -> None:
         with self._lock:
-            connection, self._connection, self._cursor = self._connection, None, None
+            connection, self._connection, self._cursor, self._lent = self._connection, None, None, None
             if connection is not None:
                 self._closed.set()
                 connection.close()
@@ -220,7 +248,7 @@ class WorkerConnection:
 
     def forget(self) -> None:
         """Leave the connection to the process that this one was forked from. psycopg2 closes it only in that process."""
-        self._connection = self._cursor = None
+        self._connection = self._cursor = self._lent = None
         self._lock = threading.RLock()
 
     def _dag(self, version_id: int) -> SerializedDag:

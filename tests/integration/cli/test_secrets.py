@@ -1,7 +1,6 @@
 """`paceline variables`, `paceline connections`, and the params of a DAG on a real database."""
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,6 +14,7 @@ from paceline.authoring.timetable import Cron
 from paceline.exceptions import ParamError
 from scheduler.cli import paceline
 from scheduler.settings import Settings
+from scheduler.store.dags.versions import Versions
 from workers.task import triggered_runs
 
 from .conftest import Cli
@@ -183,8 +183,8 @@ def test_a_conf_has_a_limit_of_size_wherever_it_enters(cli: Cli, scenario: Scena
     with pytest.raises(ParamError, match="max_conf_bytes allows 1,024"):
         triggered_runs.trigger(
             few, "daily", run_id="r", logical_date=None, conf=json.loads(large), reset=False,
-            claim=cast(Any, SimpleNamespace(dag_id="d", task_id="t", writer=None)), now=lambda: datetime.now(UTC),
-            patient=lambda ask: ask(), worker_id="w", created=lambda _: None,
+            claim=cast(Any, SimpleNamespace(dag_id="d", task_id="t", writer=None)), hot=scenario.hot,
+            versions=Versions(), patient=lambda ask: ask(), created=lambda _: None,
         )  # fmt: skip
     assert scenario.rows("select 1 from dag_run union all select 1 from backfill") == []
     assert cli("dags", "trigger", "daily", "--conf", json.dumps({"x": "y" * 1000}), **small).exit_code == 0

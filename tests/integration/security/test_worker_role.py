@@ -13,9 +13,11 @@ from support.waiting import eventually
 from paceline.exceptions import NotFoundError, PacelineError
 from scheduler.cli import paceline
 from scheduler.settings import Settings
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db import database, migrate, roles
 from scheduler.store.db.database import transact
 from scheduler.store.runs.runs import CreatedRun
+from scheduler.store.worker.hot_path import HotPath
 from workers.task import triggered_runs
 
 from .conftest import ROLE, allowed, as_role
@@ -135,13 +137,14 @@ def test_clearing_a_run_of_another_dag_is_a_right_of_its_own(role: str, engine: 
             conf={},
             reset=True,
             claim=again,
-            worker_id=scenario.worker_id,
-            now=scenario.hot.now,
+            hot=hot,
+            versions=Versions(),
             created=created.append,
             patient=lambda ask: ask(),
         )
 
     created: list[CreatedRun] = []
+    hot = HotPath(worker, scenario.worker_id)
     transact(engine, roles.grant_worker, ROLE)
     assert reset("new") == "new", "to create a run needs no further right"
     assert [run.tokens for run in created] == [[f"run:{created[0].id}"]], "without the right to lock a DAG, a scheduler starts it"
@@ -154,6 +157,7 @@ def test_clearing_a_run_of_another_dag_is_a_right_of_its_own(role: str, engine: 
     assert reset() == "made"
     assert scenario.rows("select state, clear_number from dag_run where id = %s", run) == [("queued", 1)]
     assert set(scenario.states(run).values()) == {"none"}
+    hot.close()
     scenario.close()
 
 

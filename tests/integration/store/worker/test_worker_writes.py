@@ -12,6 +12,7 @@ from support.scenario import Scenario, chain
 
 from paceline.exceptions import StaleTryError
 from paceline.states import TaskState
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
 from scheduler.store.moves.fire import Fired, fire
 from scheduler.store.secrets import variables
@@ -30,8 +31,8 @@ DEFERRAL = Deferral(classpath="a.B", kwargs={})
 
 def trigger(scenario: Scenario, claim: Claim, *, reset: bool = False, run_id: str | None = None) -> str:
     return triggered_runs.trigger(
-        scenario.settings, "other", run_id=run_id, logical_date=None, conf={}, reset=reset, claim=claim, now=scenario.hot.now,
-        patient=lambda ask: ask(), worker_id=scenario.worker_id, created=lambda _: None,
+        scenario.settings, "other", run_id=run_id, logical_date=None, conf={}, reset=reset, claim=claim, hot=scenario.hot,
+        versions=Versions(), patient=lambda ask: ask(), created=lambda _: None,
     )  # fmt: skip
 
 
@@ -274,8 +275,8 @@ def test_a_lost_response_makes_no_second_run(scenario: Scenario, first: Claim) -
         return ask()
 
     run_id = triggered_runs.trigger(
-        scenario.settings, "other", run_id=None, logical_date=None, conf={}, reset=False, claim=first, now=scenario.hot.now,
-        patient=twice, worker_id=scenario.worker_id, created=lambda _: None,
+        scenario.settings, "other", run_id=None, logical_date=None, conf={}, reset=False, claim=first, hot=scenario.hot,
+        versions=Versions(), patient=twice, created=lambda _: None,
     )  # fmt: skip
 
     assert scenario.rows("select run_id from dag_run where dag_id = 'other' and run_id <> 'there'") == [(run_id,)]

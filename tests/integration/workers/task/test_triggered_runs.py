@@ -1,9 +1,10 @@
 """The runs of other DAGs that a task triggers over its tries, and values that it pulls from other runs."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg2
 import pytest
 from support import conformance
 from support.conformance import Case
@@ -14,6 +15,7 @@ from paceline.exceptions import ConflictError, StaleTryError
 from paceline.states import TaskState as S
 from scheduler.store.actions import clear
 from scheduler.store.dags import assets
+from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
 from scheduler.store.runs import manual_runs
 from scheduler.store.runs.selection import Runs, Tasks
@@ -46,10 +48,43 @@ def trigger(
     scenario: Scenario, claim: Claim, run_id: str | None = None, *, adopt_unless: Collection[str] | None = ("failed",), **more: Any
 ) -> str:
     return triggered_runs.trigger(
-        scenario.settings, "child", run_id=run_id, claim=claim, worker_id=scenario.worker_id, now=scenario.hot.now,
-        created=scenario.follower.created, patient=lambda ask: ask(), adopt_unless=adopt_unless,
-        **{"logical_date": None, "conf": {}, "reset": False, **more},
+        scenario.settings, "child", run_id=run_id, claim=claim, hot=scenario.hot, versions=Versions(),
+        created=scenario.follower.created, adopt_unless=adopt_unless,
+        **{"logical_date": None, "conf": {}, "reset": False, "patient": lambda ask: ask(), **more},
     )  # fmt: skip
+
+
+def test_a_child_is_created_over_the_connection_of_the_hot_path(scenario: Scenario, first: Claim) -> None:
+    """A new connection would have to read the catalog and plan every statement again."""
+    own = "select pid, application_name from pg_stat_activity where datname = current_database() order by 1"
+    before = scenario.rows(own)
+
+    for name in ("one", "two"):
+        assert trigger(scenario, first, name, adopt_unless=None) == name
+        with pytest.raises(ConflictError):
+            trigger(scenario, first, name, adopt_unless=None)
+
+    assert scenario.rows(own) == before
+    assert scenario.hot.now() is not None, "it still commits each statement"
+    assert scenario.rows("select actor from event where from_state is null and actor = %s", scenario.worker_id) != []
+    assert scenario.rows("select 1 from pg_stat_activity where state like 'idle in%%'") == []
+
+
+def test_a_child_is_created_over_a_new_connection_after_a_lost_one(scenario: Scenario, first: Claim) -> None:
+    trigger(scenario, first, "one", adopt_unless=None)
+    scenario.sql("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'paceline task'")
+    attempts: list[str] = []
+
+    def repeated(ask: Callable[[], str]) -> str:
+        for _ in range(3):
+            try:
+                return ask()
+            except psycopg2.Error as error:
+                attempts.append(str(error))
+        raise AssertionError(attempts)
+
+    assert trigger(scenario, first, "two", adopt_unless=None, patient=repeated) == "two"
+    assert attempts, "the first attempt found the connection closed"
 
 
 def test_the_first_task_of_the_child_is_sent_by_the_task_that_triggers_it(scenario: Scenario, first: Claim) -> None:
