@@ -46,7 +46,7 @@ def running(lake: Lake, bodies: dict[str, Body]) -> Iterator[None]:
         thread.join(60)
 
 
-def test_the_command_compares_cleans_up_and_says_so_by_its_exit_code(cli: Cli, lake: Lake) -> None:
+def test_the_command_compares_cleans_up_and_reports_it_by_its_exit_code(cli: Cli, lake: Lake) -> None:
     lake.person().create_table("sales.source", SCHEMA).append(rows(1, 2))
     original(lake, BODIES, EDGES)
 
