@@ -51,7 +51,7 @@ REVIEWED: dict[str, tuple[str, ...]] = {
         "why.py: _in_front(rank)",
     ),
     "a constant of the module": (
-        "instances.py: INSTANCES.tables", "values.py: XCOMS.tables", "values.py: XCOMS_WITH_VALUES.columns",
+        "instances.py: INSTANCES.source_for(chosen.sql)", "values.py: XCOMS.tables", "values.py: XCOMS_WITH_VALUES.columns",
     ),
     "made of a constant": ("assets.py: key('u')", "assets.py: key('w.uri')",),
     "from the migrations of the package": (

@@ -49,8 +49,11 @@ INSTANCES = Listing(
         (select n.note from instance_note n where n.task_instance_id = t.id) as note,
         (select g.progress from task_progress g where g.task_instance_id = t.id and g.try_number = t.try_number) as progress
     """,
-    tables="task_instance t join dag_run r on r.id = t.dag_run_id",
-    joins={"v": f"join dag_version v on v.id = {EXECUTED.format(try_='t')}", "p": "left join process p on p.id = t.worker"},
+    tables="task_instance t",
+    joins={
+        "r": "join dag_run r on r.id = t.dag_run_id", "v": f"join dag_version v on v.id = {EXECUTED.format(try_='t')}",
+        "p": "left join process p on p.id = t.worker",
+    },
     orders={
         "id": "t.id", "task_no": "t.task_no", "state": "t.state", "duration": DURATION, "start_date": "t.started_at",
         "end_date": "t.ended_at",
@@ -85,7 +88,7 @@ def instance(connection: Connection, dag_id: str, run_id: str, task_id: str, map
 def exists(connection: Connection, dag_id: str, run_id: str, task_id: str) -> bool:
     """Whether the run has an instance of this task."""
     chosen = of_task(dag_id, run_id, task_id)
-    found = connection.exec_driver_sql(f"select 1 from {INSTANCES.tables} {chosen.sql} limit 1", chosen.parameters)
+    found = connection.exec_driver_sql(f"select 1 from {INSTANCES.source_for(chosen.sql)} {chosen.sql} limit 1", chosen.parameters)
     return found.first() is not None
 
 
@@ -97,7 +100,8 @@ def mapped_states(connection: Connection, dag_id: str, run_id: str, task_id: str
     """How many instances of a mapped task are in each state; empty for another task and for an unknown one."""
     chosen = of_task(dag_id, run_id, task_id).between("map_index", {"gte": 0})
     found = connection.exec_driver_sql(
-        f"select coalesce(t.state, 'none') as state, count(*) from {INSTANCES.tables} {chosen.sql} group by 1", chosen.parameters
+        f"select coalesce(t.state, 'none') as state, count(*) from {INSTANCES.source_for(chosen.sql)} {chosen.sql} group by 1",
+        chosen.parameters,
     )
     return {row["state"]: row["count"] for row in rows.dicts(found)}
 
@@ -108,8 +112,8 @@ def mapped_errors(connection: Connection, dag_id: str, run_id: str, task_id: str
     chosen.where(f"t.reason is not null and t.state in {TRY_FAILED.sql}")
     return rows.dicts(
         connection.exec_driver_sql(
-            f"select t.reason, t.state, count(*) as count, min(t.map_index) as map_index from {INSTANCES.tables} {chosen.sql}"
-            f" group by 1, 2 order by 3 desc, 4 limit {MOST_ERRORS}",
+            "select t.reason, t.state, count(*) as count, min(t.map_index) as map_index"
+            f" from {INSTANCES.source_for(chosen.sql)} {chosen.sql} group by 1, 2 order by 3 desc, 4 limit {MOST_ERRORS}",
             chosen.parameters,
         )
     )
@@ -118,7 +122,9 @@ def mapped_errors(connection: Connection, dag_id: str, run_id: str, task_id: str
 def indexes(connection: Connection, dag_id: str, run_id: str, task_id: str, map_index: int | None) -> list[int]:
     """The map indexes of the instances of a task; with a `map_index`, that one if it exists."""
     chosen = of_task(dag_id, run_id, task_id).equals("map_index", map_index)
-    found = connection.exec_driver_sql(f"select t.map_index from {INSTANCES.tables} {chosen.sql} order by 1", chosen.parameters)
+    found = connection.exec_driver_sql(
+        f"select t.map_index from {INSTANCES.source_for(chosen.sql)} {chosen.sql} order by 1", chosen.parameters
+    )
     return list(found.scalars())
 
 

@@ -170,8 +170,11 @@ class Listing:
         return " ".join([self.tables, *self.joins.values()])
 
     def source_for(self, sql: str) -> str:
-        """The tables for these conditions and this order."""
-        joins = (join for alias, join in self.joins.items() if re.search(rf"\b{alias}\.", sql))
+        """The tables for these conditions and this order. A join may need those before it."""
+        joins: list[str] = []
+        for alias, join in reversed(list(self.joins.items())):
+            if re.search(rf"\b{alias}\.", " ".join([sql, *joins])):
+                joins.insert(0, join)
         return " ".join([self.tables, *joins])
 
     def filters(self) -> Filters:
