@@ -16,14 +16,23 @@ from support.several_brokers import kill, queues_of, running_two, with_brokers
 from support.waiting import eventually
 
 from paceline.exceptions import CredentialsError, UnreachableError
+from scheduler.api import servers
 from scheduler.messaging import connection_tests
 from scheduler.messaging.brokers import Brokers, check, name_of
 from scheduler.messaging.message import Message
-from scheduler.messaging.publisher import PUBLISH_ERRORS, Publisher, dispatch_ids_in_broker, dispatch_ids_in_brokers, lengths
+from scheduler.messaging.publisher import (
+    PUBLISH_ERRORS,
+    Publisher,
+    celery_app,
+    dispatch_ids_in_broker,
+    dispatch_ids_in_brokers,
+    lengths,
+)
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.settings import Settings
 from scheduler.settings.model import effective
 from scheduler.settings.sections import Broker
+from workers.flower import queues as flower
 
 NAMES = [f"queue-{number}" for number in range(200)]
 
@@ -135,6 +144,35 @@ def test_a_test_of_a_connection_is_found_in_either_broker(settings: Settings, tw
     connection_tests.answer(worker, asked, connection_tests.Answer(ok=True, message="It works.", worker="w"))
     found = connection_tests.find(worker, asked.token)
     assert found is not None and found[0].answer is not None
+
+
+def test_web_processes_and_the_page_of_flower_count_what_answers_and_name_what_does_not(
+    settings: Settings, two: tuple[RedisServer, RedisServer]
+) -> None:
+    own, web = queues_of(settings), servers.Broker(settings)
+    Publisher(settings).publish([message(queue) for queue in own])
+    assert web.check() == [] and web.lengths(own) == dict.fromkeys(own, 1)
+
+    kill(two[0])
+
+    with contextlib.closing(Brokers(settings)) as brokers:
+        rows, reported_at = flower.rows(brokers, set(own))
+    assert {row["name"]: row["messages"] for row in rows} == {own[0]: 0, own[1]: 1} and reported_at is None
+    assert web.lengths(own) == {own[0]: 0, own[1]: 1}
+    (problem,) = web.check()
+    assert problem.startswith(f"The broker {two[0].embedded.socket} does not answer")
+    kill(two[1])
+    with pytest.raises(UnreachableError, match="does not answer"):
+        web.lengths(own)
+
+
+def test_celery_connects_to_the_first_broker_that_answers(settings: Settings, two: tuple[RedisServer, RedisServer]) -> None:
+    """As Flower does: kombu alone cannot switch from one Unix socket to another."""
+    kill(two[0])
+    with celery_app(settings).connection() as connection:
+        connection.ensure_connection(max_retries=3)
+
+        assert connection.hostname == f"socket://{two[1].embedded.socket}"
 
 
 def test_a_process_starts_with_one_broker_but_not_with_wrong_credentials_for_another(

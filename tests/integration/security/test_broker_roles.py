@@ -30,6 +30,7 @@ from scheduler.messaging.publisher import broker_lists, dispatch_ids_in_broker
 from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Broker, Database
 from scheduler.store.db import database
+from workers.celery_worker.intake import Intake
 
 PASSWORD = "r0le-Pa55word"
 DAG = """
@@ -123,6 +124,18 @@ def test_the_user_of_the_embedded_server_may_not() -> None:
     assert allowed.isdisjoint(
         {words.split()[0].lower() for words in FORBIDDEN} - {"publish", "psubscribe", "set", "get", "del", "expire"}
     )
+
+
+def test_a_worker_may_take_messages_from_one_of_several_brokers_and_give_them_back(server: RedisServer) -> None:
+    url = f"redis+socket://paceline_worker:{PASSWORD}@{server.embedded.socket}"
+    intake = Intake(Settings(broker=Broker(url=url)), ["given-back"], 1)
+    with contextlib.closing(client(url)) as worker:
+        assert intake._pop(worker) is None
+        worker.lpush("given-back:3", "x")
+        found = intake._pop(worker)
+        assert found == ("given-back:3", b"x")
+        worker.lpush(*found)
+        assert intake._wait(worker) == found
 
 
 def test_a_web_process_asks_a_worker_to_test_a_connection(server: RedisServer) -> None:
