@@ -8,6 +8,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
@@ -27,12 +28,24 @@ R = TypeVar("R")
 BROKER_ERRORS = (redis.RedisError, OSError)
 #: Seconds for which a process tries a broker last after it failed. They double with each failure in a row, up to the second number.
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 30.0
-#: Seconds for an attempt to connect to one of several brokers: another one can do its work.
-CONNECT_S = 1.0
+#: Seconds for an attempt to connect to one of several brokers, and to publish or to send a wakeup there: another one can do it.
+CONNECT_S, SHARED_TIMEOUT_S = 1.0, 2.0
 #: Error texts of Redis for wrong credentials or missing rights. Some come as plain ResponseError.
 REFUSED = ("NOAUTH", "WRONGPASS", "NOPERM", "invalid password", "Authentication required", "AUTH")
 #: Error texts of TLS when the server, or its certificate, does not match the URL. Waiting would not help.
 UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "Invalid SSL Certificate", "PEM lib")
+
+
+@dataclass(slots=True)
+class _State:
+    """How this process found a broker, through any of its connections."""
+
+    problem: UnreachableError | None = None
+    pause_s: float = SHORTEST_PAUSE_S
+    paused_until: float = 0.0
+
+
+_states: dict[str, _State] = {}
 
 
 class Broker:
@@ -41,26 +54,37 @@ class Broker:
     def __init__(self, url: str, connected: redis.Redis) -> None:
         self.name = name_of(url)
         self.client = connected
-        #: Why it failed the last time; None if it answered. Of several brokers only.
-        self.problem: UnreachableError | None = None
-        self._pause_s = SHORTEST_PAUSE_S
-        self._paused_until = 0.0
+        self._state = _states.setdefault(self.name, _State())
+
+    @property
+    def problem(self) -> UnreachableError | None:
+        """Why it failed the last time; None if it answered. Of several brokers only."""
+        return self._state.problem
 
     @property
     def is_paused(self) -> bool:
-        """Whether it failed a moment ago."""
-        return self.problem is not None and time.monotonic() < self._paused_until
+        """Whether it failed a moment ago, or is being tried again."""
+        return self.problem is not None and time.monotonic() < self._state.paused_until
+
+    def begin(self) -> None:
+        """Let other threads leave it out while one tries it again, which may take a while."""
+        if self.problem is not None:
+            self._state.paused_until = time.monotonic() + LONGEST_PAUSE_S
 
     def failed(self, error: BaseException) -> None:
-        is_new, self.problem = self.problem is None, translate(error, self.name)
-        self._pause_s = SHORTEST_PAUSE_S if is_new else min(2 * self._pause_s, LONGEST_PAUSE_S)
-        self._paused_until = time.monotonic() + self._pause_s
+        state = self._state
+        is_new, state.problem = state.problem is None, translate(error, self.name)
+        state.pause_s = SHORTEST_PAUSE_S if is_new else min(2 * state.pause_s, LONGEST_PAUSE_S)
+        if isinstance(error, redis.TimeoutError):
+            # Each attempt takes seconds. One that is refused takes none.
+            state.pause_s = LONGEST_PAUSE_S
+        state.paused_until = time.monotonic() + state.pause_s
         if is_new:
-            log.warning("%s. The others carry its queues", self.problem.problem.rstrip("."))
+            log.warning("%s. The others carry its queues", state.problem.problem.rstrip("."))
 
     def answered(self) -> None:
         if self.problem is not None:
-            self.problem = None
+            self._state.problem = None
             log.warning("the broker %s answers again", self.name)
 
 
@@ -134,6 +158,7 @@ class Brokers:
 
 def used(broker: Broker, work: Callable[[redis.Redis], R]) -> R:
     """Return `work(client)` of one of several brokers, and remember whether it answered."""
+    broker.begin()
     try:
         found = work(broker.client)
     except BROKER_ERRORS as error:

@@ -22,15 +22,13 @@ from kombu import Connection, Queue
 from kombu.utils.url import parse_ssl_cert_reqs
 
 from scheduler.messaging import broker_keys
-from scheduler.messaging.brokers import BROKER_ERRORS, Brokers
+from scheduler.messaging.brokers import BROKER_ERRORS, SHARED_TIMEOUT_S, Brokers
 from scheduler.messaging.message import VERSION, Message
 from scheduler.settings import Settings
 
 TASK_NAME = "paceline.run"
 #: The errors of publishing while the broker is unreachable.
 PUBLISH_ERRORS = BROKER_ERRORS
-#: Seconds for an attempt to publish to one of several brokers: another one can carry the message.
-SHARED_TIMEOUT_S = 2.0
 #: On Redis, priority 0 is served first and 9 last. kombu keeps a list for each of these steps.
 PRIORITY_STEPS = (0, 3, 6, 9)
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import redis
 
 from scheduler.messaging import broker_keys
-from scheduler.messaging.brokers import BROKER_ERRORS, Broker, Brokers, used
+from scheduler.messaging.brokers import BROKER_ERRORS, SHARED_TIMEOUT_S, Broker, Brokers, used
 from scheduler.settings import Settings
 
 LISTENER_KEY = "paceline:listener"
@@ -138,6 +138,8 @@ class Wakeups:
     def __init__(self, settings: Settings, key: str = KEY, *, timeout_s: float = 5.0) -> None:
         """`timeout_s` is for each of two attempts: SEND_S where a person waits for the end."""
         self._brokers = Brokers(settings, timeout_s)
+        #: To send: a wait takes longer.
+        self._senders = self._brokers if self._brokers.is_single else Brokers(settings, min(timeout_s, SHARED_TIMEOUT_S))
         self._key = key
         #: This scheduler as a candidate for the listener of each broker.
         self._listeners = {broker.name: Listener(broker.client) for broker in self._brokers.all} if key == KEY else {}
@@ -158,7 +160,7 @@ class Wakeups:
                 client.zadd(self._key, others)
 
         try:
-            self._brokers.call(add)
+            self._senders.call(add)
         except BROKER_ERRORS:
             return False
         return True
@@ -172,12 +174,12 @@ class Wakeups:
     def wake_waiters(self) -> None:
         """Wake one waiter: a task was deferred."""
         with suppress(*BROKER_ERRORS):
-            self._brokers.call(lambda client: client.zadd(WAITERS_KEY, {"deferral": 0}))
+            self._senders.call(lambda client: client.zadd(WAITERS_KEY, {"deferral": 0}))
 
     def wake_parsers(self) -> None:
         """Wake one scheduler to parse bundles: a version is wanted."""
         with suppress(*BROKER_ERRORS):
-            self._brokers.call(lambda client: client.zadd(BUNDLES_KEY, {"bundle": 0}))
+            self._senders.call(lambda client: client.zadd(BUNDLES_KEY, {"bundle": 0}))
 
     def wait(self, timeout_s: float, *, queue: bool = True) -> set[str] | None:
         """Block until a wakeup or the timeout. Returns the tokens, or None at once if Redis does not answer.
@@ -247,3 +249,4 @@ class Wakeups:
     def close(self) -> None:
         self.leave()
         self._brokers.close()
+        self._senders.close()

@@ -57,14 +57,14 @@ def message(queue: str) -> Message:
 
 
 def test_queues_spread_evenly_and_only_those_of_a_missing_broker_move() -> None:
-    three = of("redis://a", "redis://b", "redis://c")
+    three = of("redis://one", "redis://two", "redis://three")
     before = {name: three.order(name)[0].name for name in NAMES}
     three.all[1].failed(OSError("gone"))
     after = {name: three.order(name)[0].name for name in NAMES}
 
     assert all(40 < count < 100 for count in Counter(before.values()).values()), Counter(before.values())
-    assert all(after[name] == place for name, place in before.items() if place != "b")
-    assert {after[name] for name, place in before.items() if place == "b"} == {"a", "c"}
+    assert all(after[name] == place for name, place in before.items() if place != "two")
+    assert {after[name] for name, place in before.items() if place == "two"} == {"one", "three"}
 
 
 def test_processes_with_other_credentials_agree_on_the_place_of_a_queue() -> None:
