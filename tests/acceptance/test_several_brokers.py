@@ -1,6 +1,8 @@
 """Two brokers under real schedulers and workers: one is killed under load, a worker starts without it, and it returns."""
 
 import contextlib
+import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +34,7 @@ first.override(task_id="first_a", queue={a!r})() >> below.override(task_id="belo
 first.override(task_id="first_b", queue={b!r})() >> below.override(task_id="below_a", queue={a!r})()
 """
 RUNS = 50
+UNENDED = "select count(*) from dag_run where state <> 'success'"
 QUEUED = "select id from task_instance where state = 'queued' and queue = '{queue}'"
 
 
@@ -86,6 +89,36 @@ def test_a_broker_killed_under_load_loses_nothing_and_its_queues_move(
     assert verdict.ok and verdict.executions == 3 * RUNS * 4 and not verdict.overtaken, verdict
     assert took_s < 10
     assert f"The broker {two[index].embedded.socket} does not answer" in logs
+
+
+def test_a_broker_that_hangs_under_load_holds_the_work_up_for_seconds_once(
+    two: tuple[RedisServer, RedisServer], settings: Settings, ledger: Ledger, tmp_path: Path
+) -> None:
+    both = with_brokers(settings, *two)
+    a, b = queues_of(both)
+    files = {"load.py": ledger.dag("load", BODY.format(a=a, b=b), max_active_runs=1000)}
+    pid = two[0].embedded.supervisor.pid("redis")
+    with (
+        StackFactory(both) as factory,
+        faulty_stack(factory, ledger, tmp_path / "faults", files=files, workers=[(f"{a},{b}", 2)] * 2, waiters=0,
+                     env={"PACELINE_WORKER_IN_PLACE_SECONDS": "0", "PACELINE_SCHEDULER_TASK_QUEUED_TIMEOUT": "2"}) as faulty,
+    ):  # fmt: skip
+        faulty.trigger("load", RUNS, "before")
+        eventually(lambda: len(ledger.rows("select 1 from ledger")) >= 40, timeout=120, message=faulty.stack.logs)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            eventually(lambda: faulty.rows(UNENDED) == [(0,)], timeout=100, message=faulty.stack.logs)
+            took_s = time.monotonic() - began
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        faulty.trigger("load", 5, "after")
+        faulty.settle(timeout=120)
+        verdict = ledger.check(faulty.url)
+        tries = faulty.rows("select distinct state, try_number from task_instance")
+    print(f"\nthe runs ended {took_s:.1f} s after the broker stopped")
+    assert tries == [("success", 1)]
+    assert verdict.ok and verdict.executions == (RUNS + 5) * 4, verdict
 
 
 def test_a_worker_starts_while_a_broker_is_down_and_takes_from_it_when_it_returns(

@@ -291,7 +291,7 @@ def test_a_worker_that_was_declared_lost_claims_nothing_until_it_has_registered_
 def watchdog(settings: Settings) -> Iterator[Watchdog]:
     watchdog = Watchdog(settings, ("default",), concurrency=1)
     yield watchdog
-    watchdog._redis.close()
+    watchdog._brokers.close()
 
 
 def publish(settings: Settings) -> None:
