@@ -15,7 +15,7 @@ WALL = {"now", "utcnow", "today"}
 TIME = {"time", "time_ns", "localtime", "gmtime", "ctime", "clock_gettime"}
 #: File -> why its reads decide nothing that concerns another machine.
 ALLOWED = {
-    "scheduler/api/oidc.py": "how long a person may take to log in at a provider, within minutes",
+    "scheduler/api/login.py": "how long a person may take to log in at a provider, within minutes",
     "scheduler/process/log_format.py": "the times in logs",
     "scheduler/settings/log_paths.py": "how long a copy on this machine was not read",
     "scheduler/process/fault_points.py": "when a fault struck, for the tests that read it",

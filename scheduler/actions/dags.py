@@ -6,7 +6,7 @@ from collections.abc import Collection
 from sqlalchemy import Connection
 
 from paceline.exceptions import NotFoundError
-from scheduler.actions import clean
+from scheduler.actions import installation
 from scheduler.actions.actor import Actor
 from scheduler.store.actions.delete import DeletedDag, delete_dag
 from scheduler.store.dags import dags
@@ -49,7 +49,7 @@ def delete(by: Actor, dag_id: str) -> DeletedDag:
     NotFoundError; ConflictError while a worker has some of its tasks, or a teardown has yet to run.
     """
     deleted = by.write(delete_dag, dag_id)
-    clean.delete_files(by.engine, by.settings, deleted.runs)
+    installation.delete_files(by.engine, by.settings, deleted.runs)
     by.announce("runs deleted")
     return deleted
 

@@ -1,19 +1,22 @@
-"""DAG runs: trigger, clear, mark, queue again, note and delete."""
+"""DAG runs: trigger, clear, mark, queue again, note and delete. Backfills: preview, create, pause, resume and cancel."""
 
 import operator
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection
 
 from paceline.exceptions import ConflictError, NotFoundError, PacelineError
 from paceline.states import RunState, TaskState
-from scheduler.actions import clean
+from scheduler.actions import installation
 from scheduler.actions.actor import Actor
 from scheduler.actions.tasks import require
+from scheduler.store.actions import backfills
 from scheduler.store.actions import clear as clearing
 from scheduler.store.actions import delete as deleting
 from scheduler.store.actions import mark as marking
+from scheduler.store.actions.backfills import BackfillRequest
 from scheduler.store.moves.first import Limits
 from scheduler.store.read import runs
 from scheduler.store.read.listing import Row
@@ -132,7 +135,7 @@ def delete(by: Actor, dag_id: str, run_id: str) -> None:
 
     NotFoundError; ConflictError while a worker has some of its task instances, or a teardown has yet to run.
     """
-    clean.delete_files(by.engine, by.settings, [by.write(deleting.delete_run, dag_id, run_id)])
+    installation.delete_files(by.engine, by.settings, [by.write(deleting.delete_run, dag_id, run_id)])
     by.announce("runs deleted")
 
 
@@ -160,3 +163,43 @@ def delete_each(
             return preview
         require(expected, len(preview[0]))
     return each(lambda dag_id, run_id: delete(by, dag_id, run_id))
+
+
+R = TypeVar("R")
+
+
+def preview_backfill(by: Actor, wanted: BackfillRequest) -> list[Row]:
+    """The dates that `create` would store, in order. It raises the same errors."""
+    return by.write(backfills.dry_run, _backfill_of(by, wanted))
+
+
+def create_backfill(by: Actor, wanted: BackfillRequest) -> Row:
+    """Create a backfill; the scheduler creates its runs. See backfills.create."""
+    created = by.write(backfills.create, _backfill_of(by, wanted))
+    by.announce("backfill created")
+    return created
+
+
+def pause_backfill(by: Actor, backfill_id: int) -> bool:
+    """Create and start no more of its runs; running ones continue. False if it was paused already."""
+    return _change_backfill(by, backfills.pause, backfill_id)
+
+
+def resume_backfill(by: Actor, backfill_id: int) -> bool:
+    """Continue a paused backfill; False if it was not paused."""
+    return _change_backfill(by, backfills.resume, backfill_id)
+
+
+def cancel_backfill(by: Actor, backfill_id: int) -> Row:
+    """End a backfill: its queued runs fail, its running ones continue. ConflictError if it has ended."""
+    return _change_backfill(by, backfills.cancel, backfill_id)
+
+
+def _backfill_of(by: Actor, wanted: BackfillRequest) -> BackfillRequest:
+    return replace(wanted, created_by=by.made_by, core=by.settings.core)
+
+
+def _change_backfill(by: Actor, change: Callable[[Connection, int], R], backfill_id: int) -> R:
+    changed = by.write(change, backfill_id)
+    by.announce("backfill changed")
+    return changed

@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from sqlalchemy import Connection, Engine
 
 from scheduler.actions.actor import Actor, ForbiddenError
-from scheduler.api import access, preconditions, servers
+from scheduler.api import access, servers
 from scheduler.api.errors import documented
 from scheduler.api.login import SAFE, Logins
 from scheduler.api.servers import Broker
@@ -208,9 +208,9 @@ def begin(request: Request) -> Call:
     body = getattr(request, "_json", None) if request.method not in SAFE else None
     transact(service.engine, _admit, request, account, needs, body, address)
     call = Call(service, account, address)
-    if not hasattr(request.state, "refused") and (thing := preconditions.thing_of(request, route.path.removeprefix(PREFIX))):
+    if not hasattr(request.state, "refused") and (thing := access.thing_of(request, route.path.removeprefix(PREFIX))):
         names = request.path_params
-        call.precondition.append(preconditions.unchanged(thing, names, call.read(row_versions.versions, thing, names)))
+        call.precondition.append(access.unchanged(thing, names, call.read(row_versions.versions, thing, names)))
     return call
 
 
@@ -301,7 +301,7 @@ async def admitted(call: Annotated[Call, Depends(begin)], request: Request) -> C
     """A request whose account may make it. The refusal comes after its entry in the audit log is stored."""
     _raise_refusal(request)
     if call.precondition:
-        await preconditions.compare(request)
+        await access.compare(request)
     return call
 
 

@@ -59,7 +59,7 @@ def create(
     given: tuple[tuple[str, str], ...],
 ) -> None:
     """Create the missing scheduled runs of a DAG between two dates, both included."""
-    from scheduler.actions import backfills as actions
+    from scheduler.actions import runs as actions
     from scheduler.store.actions.backfills import BackfillRequest
     from scheduler.store.read import reads
 
@@ -75,9 +75,9 @@ def create(
         conf=options.with_params(conf, given, dag["params"]),
     )
     if dry_run:
-        _show_plan(actions.preview(options.actor(), wanted), dag["version"], verbose=verbose)
+        _show_plan(actions.preview_backfill(options.actor(), wanted), dag["version"], verbose=verbose)
         return
-    created = actions.create(options.actor(), wanted)
+    created = actions.create_backfill(options.actor(), wanted)
     if dag["is_paused"]:
         output.say(f"DAG {dag_id} is paused: the backfill waits until `paceline dags unpause {dag_id}`.")
     left_out = f", {created['left_out']} left out" if created["left_out"] else ""
@@ -118,9 +118,9 @@ def show(backfill_id: int) -> None:
 @options.as_json
 def pause(backfill_id: int) -> None:
     """Pause a backfill: create and start no more runs. Running runs continue."""
-    from scheduler.actions import backfills as actions
+    from scheduler.actions import runs as actions
 
-    changed = actions.pause(options.actor(), backfill_id)
+    changed = actions.pause_backfill(options.actor(), backfill_id)
     _say(backfill_id, "is paused" if changed else "was paused already")
 
 
@@ -129,9 +129,9 @@ def pause(backfill_id: int) -> None:
 @options.as_json
 def resume(backfill_id: int) -> None:
     """Resume a paused backfill."""
-    from scheduler.actions import backfills as actions
+    from scheduler.actions import runs as actions
 
-    changed = actions.resume(options.actor(), backfill_id)
+    changed = actions.resume_backfill(options.actor(), backfill_id)
     _say(backfill_id, "continues" if changed else "was not paused")
 
 
@@ -141,12 +141,12 @@ def resume(backfill_id: int) -> None:
 @options.as_json
 def cancel(backfill_id: int, *, yes: bool) -> None:
     """Cancel a backfill: drop its pending dates and fail its queued runs. Running runs continue."""
-    from scheduler.actions import backfills as actions
+    from scheduler.actions import runs as actions
     from scheduler.store.actions import backfills as store
 
     options.transact(store.backfill, backfill_id)
     options.confirm(f"Cancel backfill {backfill_id}?", yes)
-    row = actions.cancel(options.actor(), backfill_id)
+    row = actions.cancel_backfill(options.actor(), backfill_id)
     running = f"; {output.count(row['running'], 'run')} still running" if row["running"] else ""
     _say(backfill_id, f"is canceled{running}")
 

@@ -36,7 +36,7 @@ def clean(*, before: datetime, logs: bool, dry_run: bool, yes: bool) -> None:
     The last run of each DAG that was not triggered manually stays, as do runs that later runs depend on. The [retention] settings
     run the same cleanup automatically.
     """
-    from scheduler.actions.clean import clean
+    from scheduler.actions.installation import clean
     from scheduler.store.upkeep import retention
 
     options.engine()

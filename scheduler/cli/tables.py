@@ -64,10 +64,10 @@ def show(table: str) -> None:
 @options.as_table
 def history_(table: str, *, limit: int) -> None:
     """List the publications of a table, newest first, with the tasks that made them."""
-    from scheduler.actions import tables as actions
+    from scheduler.actions import stored as actions
     from scheduler.store.tables import history
 
-    rows = options.transact(history.history, options.settings().tables.catalog, *actions.parts(table), limit)
+    rows = options.transact(history.history, options.settings().tables.catalog, *actions.table_parts(table), limit)
     output.listing(rows, [*COLUMNS[1:], "is_dropped"], empty=f"The table {table} has no publications.")
 
 
@@ -104,9 +104,9 @@ def diff(table: str, *, before: int, after: int, limit: int) -> None:
 @options.as_json
 def rollback(table: str, publication: int, *, wake: bool) -> None:
     """Make a table what it was after a publication. That is a publication too, so it can be undone in the same way."""
-    from scheduler.actions import tables as actions
+    from scheduler.actions import stored as actions
 
-    row = actions.roll_back(options.actor(), options.settings().tables.catalog, table, publication, wakes=wake)
+    row = actions.roll_back_table(options.actor(), options.settings().tables.catalog, table, publication, wakes=wake)
     output.result(
         row, f"Table {table} is as it was after publication {row['rolled_back_to']}; this is publication {row['publication']}."
     )
@@ -158,6 +158,6 @@ def settings_with_tables() -> "Settings":
 
 
 def _parts(table: str) -> tuple[str, str]:
-    from scheduler.actions import tables as actions
+    from scheduler.actions import stored as actions
 
-    return actions.parts(table)
+    return actions.table_parts(table)

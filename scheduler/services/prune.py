@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
 from paceline.exceptions import UnreachableError
-from scheduler.actions import clean
+from scheduler.actions import installation
 from scheduler.process.health import VitalThread
 from scheduler.services.service import Result, TimedService
 from scheduler.settings import Settings
@@ -117,7 +117,7 @@ def delete_due(engine: Engine, settings: Settings, stop: threading.Event) -> Non
     """Delete, run by run, try by try and table by table, the files that nothing needs any more, until none are left or `stop`."""
     try:
         while not stop.is_set() and (run := transact(engine, deleted_runs.take)) is not None:
-            clean.delete_files(engine, settings, [run])
+            installation.delete_files(engine, settings, [run])
         if settings.tables.warehouse and not stop.is_set():
             from scheduler.catalog import expire, gc  # not before: they load pyiceberg
 

@@ -1,4 +1,6 @@
-"""What tasks and assets store: XComs, and the values of the state store."""
+"""What tasks and assets store: XComs, the values of the state store, and requests to a person ("human in the loop") with their
+answers.
+"""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -6,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from scheduler.api.models.base import Body, Model, Moment, Page, from_row
+from scheduler.api.models.task_instances import TaskInstance, TaskInstanceTry
 
 
 def _not_null(value: Any) -> Any:
@@ -115,3 +118,64 @@ class AssetStates(Page):
     """A page of the values of an asset."""
 
     asset_state_store: list[AssetState]
+
+
+class HitlUser(Model):
+    """A person who may answer, or has answered."""
+
+    id: str
+    name: str
+
+
+class HitlAnswer(Body):
+    """An answer: one or more of the options, and values of the params."""
+
+    chosen_options: Annotated[list[str], Field(min_length=1)]
+    params_input: dict[str, Any] = Field(default_factory=dict)
+
+
+class HitlAnswered(Model):
+    """The answer as it was stored."""
+
+    responded_by: HitlUser
+    responded_at: datetime
+    chosen_options: list[str]
+    params_input: dict[str, Any]
+
+
+class HitlRequest(Model):
+    """A request, and the answer if there is one."""
+
+    subject: str
+    body: str | None = None
+    options: list[str]
+    defaults: list[str] | None = None
+    multiple: bool = False
+    params: dict[str, Any] = Field(default_factory=dict)
+    assigned_users: list[HitlUser] = Field(default_factory=list)
+    created_at: datetime
+    #: When the defaults become the answer, or the task fails if there are none. null: never.
+    respond_by: datetime | None = None
+    response_received: bool = False
+    responded_by_user: HitlUser | None = None
+    responded_at: datetime | None = None
+    chosen_options: list[str] | None = None
+    params_input: dict[str, Any] = Field(default_factory=dict)
+
+
+class HitlDetail(HitlRequest):
+    """The question of a task instance, and the answer if there is one."""
+
+    task_instance: TaskInstance
+
+
+class HitlTryDetail(HitlRequest):
+    """The question of a try, and the answer if there is one."""
+
+    task_instance: TaskInstanceTry
+
+
+class HitlDetailPage(Page):
+    """A page of requests to people."""
+
+    hitl_details: list[HitlDetail]

@@ -9,9 +9,8 @@ from pydantic import BaseModel
 from scheduler.actions.actor import ForbiddenError
 from scheduler.api.call import address_of, service_of
 from scheduler.api.errors import UnauthenticatedError, documented
-from scheduler.api.login import CSRF_COOKIE, SESSION_COOKIE, Login
+from scheduler.api.login import CSRF_COOKIE, LOGIN_S, SESSION_COOKIE, Login
 from scheduler.api.models.base import Body, Model
-from scheduler.api.oidc import LOGIN_S
 from scheduler.store.accounts import logins
 from scheduler.store.db.database import transact
 
@@ -37,7 +36,7 @@ class Token(Model):
     """A JWT, for `Authorization: Bearer`."""
 
     access_token: str
-    token_type: str = "bearer"  # noqa: S105 - not a password
+    token_type: str = "bearer"
 
 
 class Methods(Model):

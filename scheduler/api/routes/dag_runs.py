@@ -1,4 +1,4 @@
-"""DAG runs: lists, triggers, changes, and waiting for their end."""
+"""DAG runs: lists, triggers, changes, and waiting for their end; and backfills."""
 
 import asyncio
 import hashlib
@@ -18,15 +18,18 @@ from paceline.exceptions import NotFoundError, UnreachableError, UsageError
 from scheduler.actions import runs as actions
 from scheduler.actions.actor import ForbiddenError
 from scheduler.api import bulk, other_dags, params
-from scheduler.api.access import OPERATOR_OF_DAG, RUN, VIEWER_OF_DAG
+from scheduler.api.access import OPERATOR_OF_ANY, OPERATOR_OF_DAG, RUN, VIEWER_OF_ANY, VIEWER_OF_DAG
 from scheduler.api.call import Api, Call, check_again, new_router
 from scheduler.api.errors import UnauthenticatedError
 from scheduler.api.models import dag_runs as models
+from scheduler.api.models import records as records_models
 from scheduler.api.models.assets import AssetEventPage
 from scheduler.api.models.base import BulkResponse
 from scheduler.api.models.task_instances import ClearedTaskInstances
-from scheduler.api.params import CursorPage, RunStates, RunTypes, Strings, UpdateMask, patterns, ranges
-from scheduler.store.read import assets, dags, instances, runs, values
+from scheduler.api.params import CursorPage, Number, RunStates, RunTypes, Strings, UpdateMask, patterns, ranges
+from scheduler.api.params import Page as PageOfRequest
+from scheduler.store.actions.backfills import BackfillRequest
+from scheduler.store.read import assets, dags, instances, records, runs, values
 from scheduler.store.read.listing import Filters, Page
 from scheduler.store.runs.selection import Changes
 
@@ -310,3 +313,79 @@ def _dag_of(api: Call, path: str, named: str | None) -> str:
         raise UsageError("With ~ in the path, each entry needs its dag_id.")
     api.require(named, "operator")
     return named
+
+
+backfills = new_router(prefix="/backfills", tags=["Backfill"])
+
+
+@backfills.get("", VIEWER_OF_ANY, response_model=records_models.BackfillPage)
+def list_backfills(api: Api, page: PageOfRequest, dag_id: str | None = None) -> dict[str, Any]:
+    """List backfills."""
+    if dag_id is not None:
+        api.require(dag_id, "viewer")
+    filters = records.BACKFILLS.filters().visible(api.tags()).equals("dag_id", dag_id)
+    return api.page("backfills", records.BACKFILLS, filters, page)
+
+
+@backfills.post("", OPERATOR_OF_ANY, response_model=records_models.Backfill)
+def create_backfill(api: Api, body: records_models.BackfillBody) -> dict[str, Any]:
+    """Create the missing runs of a DAG between two dates."""
+    return api.read(records.backfill, actions.create_backfill(api.actor, _wanted(api, body))["id"])
+
+
+@backfills.post("/dry_run", OPERATOR_OF_ANY, only_reads=True, response_model=records_models.BackfillDryRun)
+def create_backfill_dry_run(api: Api, body: records_models.BackfillBody) -> dict[str, Any]:
+    """List the runs that a backfill would create or repeat."""
+    rows = [row for row in actions.preview_backfill(api.actor, _wanted(api, body)) if row["state"] == "waiting"]
+    return {"backfills": rows, "total_entries": len(rows)}
+
+
+@backfills.get("/{backfill_id}", VIEWER_OF_ANY, response_model=records_models.Backfill)
+def get_backfill(api: Api, backfill_id: Number) -> dict[str, Any]:
+    """Show a backfill."""
+    return _one(api, backfill_id, "viewer")
+
+
+@backfills.put("/{backfill_id}/pause", OPERATOR_OF_ANY, response_model=records_models.Backfill)
+def pause_backfill(api: Api, backfill_id: Number) -> dict[str, Any]:
+    """Create and start no more runs of a backfill."""
+    return _change(api, backfill_id, actions.pause_backfill)
+
+
+@backfills.put("/{backfill_id}/unpause", OPERATOR_OF_ANY, response_model=records_models.Backfill)
+def unpause_backfill(api: Api, backfill_id: Number) -> dict[str, Any]:
+    """Continue a paused backfill."""
+    return _change(api, backfill_id, actions.resume_backfill)
+
+
+@backfills.put("/{backfill_id}/cancel", OPERATOR_OF_ANY, response_model=records_models.Backfill)
+def cancel_backfill(api: Api, backfill_id: Number) -> dict[str, Any]:
+    """End a backfill: its queued runs fail, its running ones continue."""
+    return _change(api, backfill_id, actions.cancel_backfill)
+
+
+def _wanted(api: Call, body: records_models.BackfillBody) -> BackfillRequest:
+    api.require(body.dag_id, "operator")
+    if body.run_on_latest_version is False:
+        raise UsageError("A backfill always runs on the newest version of its DAG.")
+    return BackfillRequest(
+        dag_id=body.dag_id,
+        first=body.from_date,
+        last=body.to_date,
+        max_active_runs=body.max_active_runs,
+        reprocess=body.reprocess_behavior,
+        reverse=body.run_backwards,
+        conf=body.dag_run_conf or None,
+    )
+
+
+def _one(api: Call, backfill_id: Number, role: str) -> dict[str, Any]:
+    row = api.read(records.backfill, backfill_id)
+    api.require(row["dag_id"], role)
+    return row
+
+
+def _change(api: Call, backfill_id: Number, action: Any) -> dict[str, Any]:
+    _one(api, backfill_id, "operator")
+    action(api.actor, backfill_id)
+    return api.read(records.backfill, backfill_id)

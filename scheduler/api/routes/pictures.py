@@ -14,9 +14,8 @@ from scheduler.api.models import pictures as models
 from scheduler.api.params import RunStates, RunTypes, TaskPlace, ranges
 from scheduler.api.routes.dag_runs import get_dag_runs
 from scheduler.api.routes.dags import kept_source
-from scheduler.api.routes.logs import MOST_LINES, end_of_log
 from scheduler.api.routes.operations import get_task_instance_why
-from scheduler.api.routes.task_instances import shown, with_operators
+from scheduler.api.routes.task_instances import MOST_LINES, end_of_log, shown, with_operators
 from scheduler.store.db import clock
 from scheduler.store.read import comparison, dags, instances, pictures, runs
 from scheduler.store.read.listing import Page

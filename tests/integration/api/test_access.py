@@ -18,7 +18,7 @@ from sqlalchemy import event
 from support.processes import free_port
 from support.waiting import eventually
 
-from scheduler.api import access, oidc
+from scheduler.api import access, login
 from scheduler.api.call import PREFIX
 from scheduler.api.login import CSRF_HEADER
 from scheduler.settings import Settings
@@ -145,7 +145,7 @@ def test_nothing_answers_without_a_login(web: Web) -> None:
 
 def test_lists_have_only_rows_that_the_account_may_see(web: Web, world: World) -> None:
     with web.http(web.account("tim", tags={"nightly": "viewer"})) as http:
-        get = lambda path: http.get(PREFIX + path).json()  # noqa: E731
+        get = lambda path: http.get(PREFIX + path).json()
         assert [dag["dag_id"] for dag in get("/dags")["dags"]] == ["etl"]
         assert http.get(f"{PREFIX}/dags/hourly").status_code == 403
         assert {instance["dag_id"] for instance in get("/dags/~/dagRuns/~/taskInstances")["task_instances"]} == {"etl"}
@@ -178,7 +178,7 @@ def test_a_password_gives_a_token_until_it_changes(web: Web) -> None:
         headers = {"Authorization": f"Bearer {token}"}
         assert http.get(f"{PREFIX}/me", headers=headers).json()["username"] == "ada"
         claims = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
-        forged = oidc.sign(claims, b"another secret of at least 32 bytes")
+        forged = login.sign(claims, b"another secret of at least 32 bytes")
         assert http.get(f"{PREFIX}/me", headers={"Authorization": f"Bearer {forged}"}).status_code == 401
 
         transact(web.engine, accounts.set_password, "ada", "a new password")

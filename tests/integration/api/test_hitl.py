@@ -10,7 +10,7 @@ from airflow_client.client.exceptions import ApiException
 from paceline import DAG
 from paceline.operators import HITLOperator, hitl
 from scheduler.actions import stored
-from scheduler.api.routes import hitl as routes
+from scheduler.api.routes import values as routes
 from scheduler.store.db.database import transact
 from scheduler.store.runs import edits
 

@@ -11,7 +11,7 @@ import pytest
 from support.scenario import dag
 
 from paceline.exceptions import NotFoundError
-from scheduler.api import log_lines, logs
+from scheduler.api import logs
 from scheduler.api.call import PREFIX
 from scheduler.settings import log_paths
 
@@ -241,9 +241,9 @@ def test_a_log_that_grows(http: httpx.Client, world: World) -> None:
     path = world.log("good", "extract", "a\nb")
     assert lines_of(http, "/lines")["lines"] == ["a", "b"]
     with path.open("a") as log:
-        log.write("\n" + "x\n" * (log_lines.BLOCK))
+        log.write("\n" + "x\n" * (logs.BLOCK))
     found = lines_of(http, "/lines", limit=1)
-    assert found["total_lines"] == log_lines.BLOCK + 2
+    assert found["total_lines"] == logs.BLOCK + 2
     path.write_text("short\n")
     assert lines_of(http, "/lines")["total_lines"] == 1
     path.write_text("")
@@ -328,10 +328,10 @@ def test_lines_of_100_mb_and_binary_logs(http: httpx.Client, world: World) -> No
 
     lines = lines_of(http, "/lines", line=0)["lines"]
     assert lines[0] == "first" and "binary" in lines[1] and lines[2].endswith("more bytes)") and lines[3] == "last"
-    assert max(map(len, lines)) < log_lines.LONGEST_LINE + 100
+    assert max(map(len, lines)) < logs.LONGEST_LINE + 100
     assert lines_of(http, "/lines", limit=1)["lines"] == ["last"]
     (found,) = to_the_end(http, "needle")
-    assert found["line"] == 2 and len(found["text"]) <= log_lines.LONGEST_LINE
+    assert found["line"] == 2 and len(found["text"]) <= logs.LONGEST_LINE
 
 
 def to_the_end(http: httpx.Client, text: str) -> list[dict[str, Any]]:
@@ -347,9 +347,9 @@ def to_the_end(http: httpx.Client, text: str) -> list[dict[str, Any]]:
 
 def test_a_text_on_the_border_of_two_blocks(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    path.write_bytes(b"x" * (log_lines.BLOCK - 3) + b"needle\nrest\n")
+    path.write_bytes(b"x" * (logs.BLOCK - 3) + b"needle\nrest\n")
 
-    found = log_lines.search(path, "needle", limit=5)
+    found = logs.search(path, "needle", limit=5)
 
     assert [match["line"] for match in found["matches"]] == [0]
     assert found["next_line"] == 2

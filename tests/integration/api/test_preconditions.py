@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 from support.scenario import chain
 from support.waiting import eventually
 
-from scheduler.api import preconditions
+from scheduler.api import access
 from scheduler.api.call import PREFIX
 
 from .conftest import Web, World
@@ -85,7 +85,7 @@ def test_each_change_of_one_thing_compares_its_rows(web: Web) -> None:
         "/assets/{asset_id}/queuedEvents", "/dags/{dag_id}/assets/queuedEvents", "/dags/{dag_id}/assets/{asset_id}/queuedEvents",
     }  # fmt: skip
 
-    assert set(preconditions.THINGS) == both - lists == set(CASES)
+    assert set(access.THINGS) == both - lists == set(CASES)
 
 
 @contextmanager
@@ -211,4 +211,4 @@ def test_more_changes_at_once_than_connections_all_end(things: httpx.Client, web
 
 def test_a_list_takes_no_if_match(things: httpx.Client) -> None:
     answer = things.patch(f"{PREFIX}/variables", json={"actions": []}, headers={"If-Match": "*"})
-    assert (answer.status_code, answer.json()["detail"]) == (400, preconditions.NOT_TAKEN)
+    assert (answer.status_code, answer.json()["detail"]) == (400, access.NOT_TAKEN)

@@ -200,7 +200,7 @@ def _longest(value: Any) -> int:
     return 0
 
 
-#: Pages, and operations that Paceline does not have: they return 501, see scheduler/api/routes/unsupported.py.
+#: Pages, and operations that Paceline does not have: they return 501, see scheduler/api/routes/installation.py.
 NOT_CALLED = {"login", "logout", "enqueue_connection_test", "get_connection_test"}
 
 

@@ -15,7 +15,7 @@ from paceline.authoring import timetable
 from paceline.authoring.asset import Asset
 from paceline.exceptions import ConflictError, NotFoundError
 from paceline.states import TaskState
-from scheduler.actions import tables
+from scheduler.actions import stored
 from scheduler.actions.actor import Actor
 from scheduler.catalog import expire as expiry
 from scheduler.catalog import gc
@@ -52,19 +52,19 @@ def test_a_rollback_is_a_publication_and_undone_in_the_same_way(lake: Lake) -> N
     table.append(rows(1))
     table.append(rows(2))
     _, reader = lake.attempt()
-    assert tables.roll_back(actor(lake), "lake", "sales.t", 2)["publication"] == 4
+    assert stored.roll_back_table(actor(lake), "lake", "sales.t", 2)["publication"] == 4
     assert ids(person.load_table("sales.t")) == [1]
     assert ids(reader.load_table("sales.t")) == [1, 2]
     with pytest.raises(ConflictError):
-        tables.roll_back(actor(lake), "lake", "sales.t", 2)
+        stored.roll_back_table(actor(lake), "lake", "sales.t", 2)
     with pytest.raises(NotFoundError):
-        tables.roll_back(actor(lake), "lake", "sales.none", 2)
-    tables.roll_back(actor(lake), "lake", "sales.t", 3)
+        stored.roll_back_table(actor(lake), "lake", "sales.none", 2)
+    stored.roll_back_table(actor(lake), "lake", "sales.t", 3)
     assert ids(person.load_table("sales.t")) == [1, 2]
     person.load_table("sales.t").append(rows(3))
     assert ids(person.load_table("sales.t")) == [1, 2, 3]
     person.drop_table("sales.t")
-    tables.roll_back(actor(lake), "lake", "sales.t", 6)
+    stored.roll_back_table(actor(lake), "lake", "sales.t", 6)
     assert ids(person.load_table("sales.t")) == [1, 2, 3]
     shown = transact(lake.scenario.engine, history.history, "lake", "sales", "t", 10)
     assert [row["is_dropped"] for row in shown] == [False, True, *[False] * 6]
@@ -78,10 +78,10 @@ def test_a_rollback_that_wakes_updates_the_asset_of_the_table(lake: Lake) -> Non
     table.append(rows(1))
     table.append(rows(2))
     with pytest.raises(NotFoundError, match="asset"):
-        tables.roll_back(actor(lake), "lake", "sales.t", 2, wakes=True)
+        stored.roll_back_table(actor(lake), "lake", "sales.t", 2, wakes=True)
     assert ids(table.refresh()) == [1, 2], "the rollback is undone with it"
     lake.scenario.add(chain("reader", 1, schedule=timetable.WhenUpdated(Asset.table("sales.t")).to_spec()))
-    tables.roll_back(actor(lake), "lake", "sales.t", 2, wakes=True)
+    stored.roll_back_table(actor(lake), "lake", "sales.t", 2, wakes=True)
     assert ids(table.refresh()) == [1]
     assert lake.scenario.rows("select uri, extra, created_by from asset_event") == [
         ("table:sales.t", {"publication": 4, "rolled_back_to": 2}, "cli")
@@ -92,7 +92,7 @@ def test_a_try_that_wrote_a_table_conflicts_with_its_rollback(lake: Lake) -> Non
     table = lake.person().create_table("sales.t", SCHEMA, properties={"commit.retry.num-retries": "0"})
     table.append(rows(1))
     table.append(rows(2))
-    tables.roll_back(actor(lake), "lake", "sales.t", 2)
+    stored.roll_back_table(actor(lake), "lake", "sales.t", 2)
     with pytest.raises(CommitFailedException):
         table.append(rows(3))
 
@@ -246,7 +246,7 @@ def test_old_versions_of_a_table_go_except_those_that_are_needed(lake: Lake) -> 
     scenario.follower.report(claim, Ending(TaskState.FAILED))
     scenario.sql("delete from table_try")
     assert prune() == [("kept", 5), ("kept", 8)]
-    tables.roll_back(actor(lake), "lake", "sales.kept", 7)
+    stored.roll_back_table(actor(lake), "lake", "sales.kept", 7)
     assert ids(person.load_table("sales.kept")) == [1, 2]
 
 
@@ -296,7 +296,7 @@ def test_schedulers_remove_the_snapshots_that_no_rollback_reaches(lake: Lake) ->
     scenario.sql("update table_expiry set visited_at = visited_at - interval '2 days'")
     scenario.sql("update table_version set published_at = clock_timestamp() - interval '9 days' where name <> 'new'")
     assert visited() == 1, "a table without a new version is not visited again"
-    tables.roll_back(actor(lake), "lake", "sales.new", 10)
+    stored.roll_back_table(actor(lake), "lake", "sales.new", 10)
     assert ids(person.load_table("sales.new")) == [1], "what a rollback reaches stays"
 
 

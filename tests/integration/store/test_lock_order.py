@@ -20,7 +20,7 @@ from support.waiting import eventually
 
 from paceline.exceptions import PacelineError
 from paceline.states import TaskState
-from scheduler.actions.clean import clean
+from scheduler.actions.installation import clean
 from scheduler.deciding.following import JoinStates, Plan
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups

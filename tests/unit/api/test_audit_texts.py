@@ -7,7 +7,7 @@ from fastapi.routing import APIRoute
 
 from scheduler.api import access
 from scheduler.api.login import SAFE
-from scheduler.api.routes import ROUTERS, unsupported
+from scheduler.api.routes import ROUTERS, installation
 
 ROOT = Path(__file__).parents[3]
 #: The page tells by the body of such a request what it changed.
@@ -22,7 +22,7 @@ def test_each_change_has_a_sentence_on_the_page_of_the_audit_log() -> None:
     requests = {
         route.name
         for router in ROUTERS
-        if router is not unsupported.router
+        if router is not installation.unsupported
         for route in router.routes
         if isinstance(route, APIRoute)
         for method in (route.methods or set()) - SAFE

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from scheduler.api import oidc
+from scheduler.api import login
 
 SECRET = b"a secret of this installation, with 32 bytes or more"
 #: Later than the end of the longest run of tests.
@@ -13,9 +13,9 @@ UNSIGNED = "eyJhbGciOiJub25lIn0.eyJzaWQiOiAieCJ9."
 
 
 def test_a_signed_token_gives_its_claims() -> None:
-    token = oidc.sign({"sid": "x", "exp": SOON}, SECRET)
+    token = login.sign({"sid": "x", "exp": SOON}, SECRET)
 
-    assert oidc.claims_of(token, SECRET, sid=None) == {"sid": "x", "exp": SOON}
+    assert login.claims_of(token, SECRET, sid=None) == {"sid": "x", "exp": SOON}
 
 
 @pytest.mark.parametrize(
@@ -31,10 +31,10 @@ def test_a_signed_token_gives_its_claims() -> None:
     ids=["ended", "never ends", "lacks a claim", "ends at no time", "for others", "for nobody"],
 )
 def test_a_token_without_the_wanted_claims_gives_none(claims: dict[str, object], wanted: dict[str, str | None]) -> None:
-    assert oidc.claims_of(oidc.sign(claims, SECRET), SECRET, **wanted) is None
+    assert login.claims_of(login.sign(claims, SECRET), SECRET, **wanted) is None
 
 
 @pytest.mark.parametrize("token", ["", "a.b", "a.b.c", "é.b.c", "W10.W10.W10", "eyJhbGciOlsxXX0.e30.AA", UNSIGNED, "." * 10_000])
 def test_a_token_of_others_gives_none(token: str) -> None:
-    assert oidc.claims_of(token, SECRET, sid=None) is None
-    assert oidc.claims_of(oidc.sign({"sid": "x", "exp": SOON}, b"another secret, also with 32 bytes or more"), SECRET) is None
+    assert login.claims_of(token, SECRET, sid=None) is None
+    assert login.claims_of(login.sign({"sid": "x", "exp": SOON}, b"another secret, also with 32 bytes or more"), SECRET) is None

@@ -1,4 +1,4 @@
-/** The level and the time of a line of a log. scheduler/api/log_lines.py has the same rules. Pure. */
+/** The level and the time of a line of a log. scheduler/api/logs.py has the same rules. Pure. */
 export type Level = 'error' | 'warning' | 'info' | 'debug' | ''
 
 const NAMES: Record<string, Level> = { TRACE: 'debug', DEBUG: 'debug', INFO: 'info', WARN: 'warning', WARNING: 'warning', ERROR: 'error', CRITICAL: 'error', FATAL: 'error' }
