@@ -7,7 +7,6 @@ from .authoring.dag import DAG, dag
 from .authoring.deadline import AsyncCallback, DeadlineAlert, DeadlineReference, SyncCallback
 from .authoring.edges import Label, chain, chain_linear, cross_downstream
 from .authoring.execution import BaseOperatorLink
-from .authoring.loops import LoopDecision
 from .authoring.object_storage import ObjectStoragePath
 from .authoring.operator import BaseOperator
 from .authoring.params import Param, ParamsDict
@@ -16,7 +15,7 @@ from .authoring.running import get_current_context
 from .authoring.scope import get_parsing_context
 from .authoring.state_store import NEVER_EXPIRE
 from .authoring.task_arguments import TriggerRule, WeightRule
-from .authoring.task_group import TaskGroup, task_group
+from .authoring.task_group import LoopDecision, TaskGroup, task_group
 from .authoring.task_instance import Context, DagRunState, TaskInstanceState
 from .authoring.templates import BaseNotifier, literal
 from .authoring.variable import Variable

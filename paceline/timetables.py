@@ -8,7 +8,6 @@ from paceline.authoring import asset, zones
 from paceline.authoring.timetable import checked
 from paceline.authoring.timetables import partitioned
 from paceline.authoring.timetables.base import Never, Timetable, UpdatedOrTime
-from paceline.authoring.timetables.intervals import CronInterval, DeltaInterval
 from paceline.authoring.timetables.mappers import (
     AllowedKeyMapper,
     ChainMapper,
@@ -26,8 +25,8 @@ from paceline.authoring.timetables.mappers import (
     StartOfYearMapper,
 )
 from paceline.authoring.timetables.partitioned import AtRuntime, CronPartition, WhenPartitioned
+from paceline.authoring.timetables.ticking import Cron, CronInterval, Delta, DeltaInterval, Events
 from paceline.authoring.timetables.ticks import fields_of
-from paceline.authoring.timetables.triggers import Cron, Delta, Events
 from paceline.authoring.timetables.windows import (
     DayWindow,
     HourWindow,

@@ -11,8 +11,7 @@ from typing import Annotated, Any, get_args, get_origin
 from docs.generate import argument_meanings as meanings
 from paceline.authoring.abstract_operator import AbstractOperator
 from paceline.authoring.dag import DAG, DagArguments
-from paceline.authoring.fields import Field
-from paceline.authoring.signatures import parameters
+from paceline.authoring.fields import Field, parameters
 from paceline.authoring.task_arguments import TaskArguments
 
 #: The modules that DAG files import from, with the titles of their sections.

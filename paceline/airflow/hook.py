@@ -1,9 +1,10 @@
-"""The import hook for unchanged Airflow files: `airflow` and its modules, with Paceline's classes in them.
-
-It is off unless core.airflow_imports is true. It never hides an installed Apache Airflow: then it is an error.
+"""The import hook for unchanged Airflow files: `airflow` and its modules, with our classes in them; and whether a file is of
+Airflow 2.
 """
 
+import ast
 import importlib
+import re
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -14,6 +15,49 @@ from typing import Any
 from paceline.airflow import names
 from paceline.authoring import arguments
 from paceline.exceptions import DagError, SettingsError
+
+#: Modules whose names ended with Airflow 2. Airflow 3 still answers for some of them, with a warning.
+OLD_MODULES = (
+    "airflow.operators",
+    "airflow.sensors",
+    "airflow.hooks",
+    "airflow.contrib",
+    "airflow.utils.dates",
+    "airflow.datasets",
+)
+NEW_MODULES = ("airflow.sdk", "airflow.providers.standard")
+OLD_ARGUMENTS = frozenset((
+    "schedule_interval", "execution_date", "provide_context", "concurrency", "task_concurrency", "default_view", "orientation",
+))  # fmt: skip
+#: Names of the context and of templates.
+_VARIABLES = re.compile(r"\b(execution_date|(prev|next)_execution_date|(prev|next|yesterday|tomorrow)_ds(_nodash)?)\b")
+
+
+def speaks_airflow_2(text: str | bytes) -> bool:
+    """Whether the file uses modules, arguments or dates that only Airflow 2 has, and no module that only Airflow 3 has."""
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError):
+        return False
+    modules = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    modules |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    if any(_is_below(module, NEW_MODULES) for module in modules) or not any(_is_below(module, ("airflow",)) for module in modules):
+        return False
+    if any(_is_below(module, OLD_MODULES) for module in modules):
+        return True
+    keywords = {node.arg for node in nodes if isinstance(node, ast.keyword)}
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    parameters = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    return (
+        not OLD_ARGUMENTS.isdisjoint({*keywords, *texts})
+        or any(_VARIABLES.fullmatch(name) for name in parameters)
+        or any("{{" in value and _VARIABLES.search(value) for value in texts)
+    )
+
+
+def _is_below(module: str, packages: tuple[str, ...]) -> bool:
+    return any(f"{module}.".startswith(f"{package}.") for package in packages)
+
 
 ROOT = "airflow"
 #: The versions that the modules of the hook report, which provider packages compare.

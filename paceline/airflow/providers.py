@@ -1,12 +1,19 @@
-"""Names that provider packages import from Airflow and that Paceline has nowhere else."""
+"""Names that provider packages import from Airflow and that Paceline has nowhere else, with the base of the decorators they
+define.
+"""
 
 import functools
 import importlib
+import inspect
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any, TypeVar
 
+from paceline.authoring.operator import Operator
+from paceline.decorators.task_decorator import TaskDecorator as TaskDecorator
+from paceline.decorators.task_decorator import TaskFunction
+from paceline.operators.python import PythonOperator
 from paceline.sensors.base import BaseSensorOperator
 
 S = TypeVar("S", bound=BaseSensorOperator)
@@ -121,3 +128,45 @@ class NoLineage:
 def get_hook_lineage_collector() -> NoLineage:
     """The collector to which hooks report what they read and write."""
     return NoLineage()
+
+
+class _SetDuringExecution:
+    """The value of a field that the task sets itself."""
+
+    def __repr__(self) -> str:
+        return "<set during execution>"
+
+
+SET_DURING_EXECUTION = _SetDuringExecution()
+
+
+class DecoratedOperator(PythonOperator):
+    """An operator that takes some of its fields from the return value of a function. Subclasses implement `execute`."""
+
+    template_fields: Sequence[str] = ("op_args", "op_kwargs")
+    template_fields_renderers = {"op_args": "py", "op_kwargs": "py"}
+    #: The decorator, for people.
+    custom_operator_name: str = ""
+
+
+def task_decorator_factory(
+    python_callable: Callable[..., Any] | None = None, *, decorated_operator_class: type[Operator], **arguments: Any
+) -> Any:
+    """The decorator for functions that become tasks of this class; with a function, the decorated function."""
+    if python_callable is None:
+        return functools.partial(TaskFunction, kind=decorated_operator_class, arguments=arguments)
+    return TaskFunction(python_callable, decorated_operator_class, arguments)
+
+
+def determine_kwargs(func: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of `kwargs` that the function takes beside the positional arguments: all if it has **kwargs."""
+    parameters = list(inspect.signature(func).parameters.values())
+    others = {p.name for p in parameters[len(args) :] if p.kind in {p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY}}
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        taken = {p.name for p in parameters[: len(args)]}
+        return {name: value for name, value in kwargs.items() if name not in taken}
+    return {name: value for name, value in kwargs.items() if name in others}
+
+
+def context_merge(context: MutableMapping[str, Any], *args: Any, **kwargs: Any) -> None:
+    context.update(*args, **kwargs)

@@ -13,11 +13,10 @@ from paceline.authoring import scope, source
 from paceline.authoring.arguments import REFUSED_FOR_TASKS, Arguments, is_identifier
 from paceline.authoring.asset import Asset, AssetRef
 from paceline.authoring.execution import Executable
-from paceline.authoring.fields import checked
+from paceline.authoring.fields import checked, completed, construct, is_authored, parameters, required, with_defaults
 from paceline.authoring.graph import Graph, Node, link, owner_of
 from paceline.authoring.retry_policy import RetryPolicy
 from paceline.authoring.setup_teardown import Block, Markable
-from paceline.authoring.signatures import completed, construct, is_authored, parameters, required, with_defaults
 from paceline.authoring.task_arguments import CALLBACKS, HOOKS, CallbackAttribute, TaskArguments
 from paceline.authoring.templates import Literal
 from paceline.authoring.xcom_arg import XComArg, results_in

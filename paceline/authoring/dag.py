@@ -16,9 +16,8 @@ from paceline.authoring.abstract_operator import AbstractOperator
 from paceline.authoring.arguments import ACCEPTED, REFUSED_FOR_DAGS, REFUSED_FOR_TASKS, Arguments, near
 from paceline.authoring.asset import Asset
 from paceline.authoring.deadline import DeadlineAlert, alerts
-from paceline.authoring.fields import Field, anything, boolean, callbacks, checked, limit, mapping, optional, text
+from paceline.authoring.fields import Field, anything, boolean, callbacks, checked, limit, mapping, optional, parameters, text
 from paceline.authoring.graph import Graph, Group
-from paceline.authoring.signatures import parameters
 from paceline.authoring.task_arguments import CallbackAttribute, Callbacks
 from paceline.authoring.timetables.base import Timetable
 from paceline.exceptions import DagCycleError, DagError, NotFoundError

@@ -8,8 +8,8 @@ from paceline.authoring import scope, source
 from paceline.authoring.abstract_operator import AbstractOperator, stand_in
 from paceline.authoring.arguments import NO_LOOPS, REFUSED_FOR_TASKS, Arguments, near
 from paceline.authoring.expansion import Entries, Expansion, Product, Values, refuse_repeated, refuse_unnamed
+from paceline.authoring.fields import construct, parameters, required, taken_from_kwargs, with_defaults
 from paceline.authoring.graph import link, owner_of
-from paceline.authoring.signatures import construct, parameters, required, taken_from_kwargs, with_defaults
 from paceline.authoring.xcom_arg import XComArg, results_in
 from paceline.exceptions import DagError
 

@@ -8,10 +8,9 @@ from paceline.authoring import asset
 from paceline.authoring.arguments import Arguments, near
 from paceline.authoring.timetables import partitioned, ticks
 from paceline.authoring.timetables.base import Continuous, Never, Once, Timetable, UpdatedOrTime, WhenUpdated
-from paceline.authoring.timetables.intervals import CronInterval, DeltaInterval
 from paceline.authoring.timetables.partitioned import AtRuntime, CronPartition
+from paceline.authoring.timetables.ticking import Cron, CronInterval, Delta, DeltaInterval, Events
 from paceline.authoring.timetables.ticks import fields_of
-from paceline.authoring.timetables.triggers import Cron, Delta, Events
 from paceline.exceptions import PacelineError, TimetableError
 
 ONCE, CONTINUOUS = "@once", "@continuous"

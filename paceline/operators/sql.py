@@ -1,4 +1,7 @@
-"""Tasks in SQL: on the tables of the catalog with DuckDB or Spark, or in the database of a connection."""
+"""Tasks in SQL: on the tables of the catalog with DuckDB or Spark, or in the database of a connection.
+
+A connection to PostgreSQL is used through psycopg2, any other through the hook of an installed package.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from paceline.authoring import scope, templates
 from paceline.authoring.asset import TABLE, Asset
+from paceline.authoring.connection import Connection
 from paceline.authoring.graph import Graph, link
 from paceline.authoring.operator import Operator
 from paceline.authoring.source import Location, fault
@@ -18,9 +23,9 @@ from paceline.authoring.task_arguments import TaskArguments
 from paceline.authoring.xcom_arg import XComArg
 from paceline.exceptions import PacelineError
 from paceline.operators.python import PythonOperator
+from paceline.tables import sql, writes
 from paceline.tables import sql as texts
-from paceline.tables import writes
-from paceline.tables.interval import SOURCE
+from paceline.tables.writes import SOURCE
 
 if TYPE_CHECKING:
     from paceline.tables.sql import Script
@@ -253,10 +258,9 @@ class SQLExecuteQueryOperator(Operator):
         return rows
 
     def _in_connection(self, text: str) -> Any:
-        from paceline.tables import connections
 
         split = [one.text for one in texts.parse(text, self.dialect or "").statements] if self.split_statements else [text]
-        results = connections.run(
+        results = run_on_connection(
             self.conn_id or "", split, self.parameters, handler=self.handler or self._fetched, database=self.database,
             autocommit=self.autocommit, hook_params=self.hook_params,
         )  # fmt: skip
@@ -325,3 +329,61 @@ def _returned(function: Callable[..., Any]) -> list[tuple[str, int]]:
         (node.value, first + node.lineno - 1) for node in returns if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
     return literals if len(literals) == len(returns) else []
+
+
+POSTGRES = "postgres"
+#: The keys in the extra of a PostgreSQL connection that are not for its client.
+_NOT_OPTIONS = frozenset({"cursor", "iam", "redshift", "cluster-identifier", "aws_conn_id", "sqlalchemy_scheme"})
+
+
+def run_on_connection(
+    conn_id: str,
+    statements: Sequence[str],
+    parameters: Any,
+    *,
+    handler: Callable[[Any], Any],
+    database: str | None = None,
+    autocommit: bool = False,
+    hook_params: Mapping[str, Any] | None = None,
+) -> list[Any]:
+    """Run statements in one transaction, or each by itself with `autocommit`; what `handler` makes of the cursor after each.
+
+    `:name` in a statement for PostgreSQL is the parameter of that name. Other systems get statements and parameters unchanged.
+    """
+    connection = Connection.get(conn_id)
+    is_postgres = connection.conn_type == POSTGRES
+    client = _postgres(connection, database) if is_postgres else connection.get_hook(hook_params=dict(hook_params or {})).get_conn()
+    results = []
+    with closing(client):
+        if autocommit:
+            client.autocommit = True
+        with closing(client.cursor()) as cursor:
+            for statement in statements:
+                cursor.execute(*_call(statement, parameters, is_postgres=is_postgres))
+                results.append(handler(cursor))
+        if not autocommit:
+            client.commit()
+    return results
+
+
+def _call(statement: str, parameters: Any, *, is_postgres: bool) -> tuple[Any, ...]:
+    if not parameters:
+        return (statement,)
+    if is_postgres and isinstance(parameters, Mapping):
+        text, used = sql.bound(statement, parameters)
+        return (text, {name: parameters[name] for name in used if name in parameters}) if used else (text,)
+    return statement, parameters
+
+
+def _postgres(connection: Connection, database: str | None) -> Any:
+    import psycopg2
+
+    extra = {name: value for name, value in connection.extra_dejson.items() if name not in _NOT_OPTIONS}
+    named: dict[str, Any] = {
+        "host": connection.host, "port": connection.port, "user": connection.login, "password": connection.password,
+        "dbname": database or connection.schema,
+    }  # fmt: skip
+    try:
+        return psycopg2.connect(**extra | {name: value for name, value in named.items() if value is not None})
+    except psycopg2.ProgrammingError as error:
+        raise PacelineError(f"The extra of connection {connection.conn_id!r} is not understood: {error}") from None

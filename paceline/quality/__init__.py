@@ -3,8 +3,7 @@
 The import is pure Python; PySpark or DuckDB is needed only where the checks run, in a task.
 """
 
-from paceline.quality.profile import propose
 from paceline.quality.report import ExpectationError, Report, Result
-from paceline.quality.suite import Suite, check, expect
+from paceline.quality.suite import Suite, check, expect, propose
 
 __all__ = ["ExpectationError", "Report", "Result", "Suite", "check", "expect", "propose"]

@@ -1,8 +1,7 @@
 """The sensors that DAG files import."""
 
-from paceline.sensors.base import BaseSensorOperator, PokeReturnValue, PythonSensor
+from paceline.sensors.base import BaseSensorOperator, BashSensor, FileSensor, PokeReturnValue, PythonSensor
 from paceline.sensors.external import ExternalTaskMarker, ExternalTaskSensor
-from paceline.sensors.local import BashSensor, FileSensor
 from paceline.sensors.times import DateTimeSensor, DayOfWeekSensor, TimeDeltaSensor, TimeSensor, WaitSensor
 
 __all__ = [

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.exceptions import PacelineError
 from paceline.tables import sql, writes
-from paceline.tables.interval import SOURCE
 from paceline.tables.sql import Script, Statement
+from paceline.tables.writes import SOURCE
 
 if TYPE_CHECKING:
     import pyarrow as pa

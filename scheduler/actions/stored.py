@@ -257,9 +257,7 @@ def roll_back_table(by: Actor, catalog: str, table: str, publication: int, *, wa
     return row
 
 
-def _roll_back_table(
-    connection: Session, catalog: str, table: str, publication: int, *, by: Actor, wakes: bool
-) -> dict[str, Any]:
+def _roll_back_table(connection: Session, catalog: str, table: str, publication: int, *, by: Actor, wakes: bool) -> dict[str, Any]:
     namespace, name = table_parts(table)
     connection.exec_driver_sql(publish.HOLD)
     then = history.at(connection, catalog, namespace, name, publication)

@@ -7,7 +7,7 @@ from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from paceline.authoring import loops, task_arguments, timetable
+from paceline.authoring import task_arguments, task_group, timetable
 from paceline.authoring.abstract_operator import AbstractOperator
 from paceline.authoring.asset import TABLE
 from paceline.authoring.dag import DAG
@@ -145,7 +145,7 @@ def _task(task: AbstractOperator, priority_weight: int, scopes: Scopes, core: Co
         scope=scopes.between,
         expand=task.expand_spec,
         mapped_group=task.mapped_group_id,
-        loop_gate=loops.gate_of(task),
+        loop_gate=task_group.gate_of(task),
         depends_on_past=task.depends_on_past or task.wait_for_downstream,
         start_date=_iso(task.start_date),
         end_date=_iso(task.end_date),

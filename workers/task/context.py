@@ -13,7 +13,7 @@ from celery.local import Proxy
 
 from paceline.authoring import context, running, xcom
 from paceline.authoring.abstract_operator import AbstractOperator
-from paceline.authoring.loops import LoopContext
+from paceline.authoring.task_group import LoopContext
 from paceline.authoring.task_instance import lacks
 from paceline.authoring.triggers import Counts, Target
 from paceline.authoring.xcom_arg import Entries

@@ -13,7 +13,7 @@ from paceline.authoring.asset import Condition
 from paceline.authoring.timetables import mappers, windows
 from paceline.authoring.timetables.base import Partition, Timetable
 from paceline.authoring.timetables.mappers import IdentityMapper, PartitionMapper
-from paceline.authoring.timetables.triggers import Cron
+from paceline.authoring.timetables.ticking import Cron
 
 #: All classes that a spec can name. Schedulers load no others.
 KINDS: Mapping[str, type[Any]] = {

@@ -11,7 +11,7 @@ import libcst as cst
 from libcst.metadata import MetadataWrapper
 
 from paceline.airflow import hook, names
-from paceline.airflow.old import speaks_airflow_2
+from paceline.airflow.hook import speaks_airflow_2
 from scheduler.dagfiles.migrate.arguments import Arguments
 from scheduler.dagfiles.migrate.bound import Collector, Note, Used
 from scheduler.dagfiles.migrate.imports import Imports, is_useless

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from paceline.airflow import hook
-from paceline.airflow.old import speaks_airflow_2
+from paceline.airflow.hook import speaks_airflow_2
 from scheduler.dagfiles.load import forget, load
 from scheduler.dagfiles.migrate.folder import rewrite
 from scheduler.serialized.authored import from_dag

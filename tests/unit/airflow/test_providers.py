@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.airflow import decorated, providers, timezone
+from paceline.airflow import providers, timezone
 from paceline.sensors.base import BaseSensorOperator
 
 
@@ -52,9 +52,9 @@ def test_a_collector_of_lineage_that_collects_nothing() -> None:
 def test_arguments_of_a_function() -> None:
     offered = {"ds": 1, "ti": 2, "n": 3}
 
-    assert decorated.determine_kwargs(lambda n, ds=None: None, [5], offered) == {"ds": 1}
-    assert decorated.determine_kwargs(lambda n, **context: None, [5], offered) == {"ds": 1, "ti": 2}
-    assert decorated.determine_kwargs(lambda: None, [], offered) == {}
+    assert providers.determine_kwargs(lambda n, ds=None: None, [5], offered) == {"ds": 1}
+    assert providers.determine_kwargs(lambda n, **context: None, [5], offered) == {"ds": 1, "ti": 2}
+    assert providers.determine_kwargs(lambda: None, [], offered) == {}
 
 
 def test_moments() -> None:

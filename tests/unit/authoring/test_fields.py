@@ -8,8 +8,7 @@ import pytest
 from paceline import DAG, BaseOperator, BaseSensorOperator
 from paceline.authoring.arguments import Arguments
 from paceline.authoring.dag import DagArguments
-from paceline.authoring.fields import Field, anything, checked, integer, mapping
-from paceline.authoring.signatures import parameters
+from paceline.authoring.fields import Field, anything, checked, integer, mapping, parameters
 from paceline.authoring.source import Location
 from paceline.authoring.task_arguments import TaskArguments
 from paceline.exceptions import DagError
