@@ -115,7 +115,7 @@ class AirflowModule(ModuleType):
         if names.is_known(f"{self.__name__}.{name}"):
             # As in Airflow 2, `import airflow` is enough for airflow.utils.dates.
             return importlib.import_module(f"{self.__name__}.{name}")
-        # Python turns this into an ImportError, which a file may catch; scheduler/dagfiles/advice.py adds the reason to it.
+        # Python turns this into an ImportError, which a file may catch; scheduler/dagfiles/problem.py adds the reason to it.
         raise AttributeError(f"{self.__name__} has no {name!r} here. {names.reason(self.__name__, name)}")
 
 

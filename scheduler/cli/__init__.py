@@ -64,7 +64,8 @@ MODULES = {
     **dict.fromkeys(("notices", "workers"), "queues"),
     **dict.fromkeys(("alive", "doctor"), "health"),
     "standalone": "demo",
-    "bundles": "deploy",
+    **dict.fromkeys(("bundles", "plan"), "deploy"),
+    "assets": "tables",
 }
 #: The variable in which a completion script passes the incomplete words; click derives it from the name of the program.
 COMPLETION_VARIABLE = "_PACELINE_COMPLETE"

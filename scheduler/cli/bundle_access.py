@@ -17,7 +17,7 @@ from paceline.exceptions import NotFoundError, PacelineError, UnreachableError, 
 from scheduler.cli import options
 
 if TYPE_CHECKING:
-    from scheduler.dagfiles.plan_changes import StoredPlan
+    from scheduler.dagfiles.plan import StoredPlan
     from scheduler.store.dags.bundles import BundleFile
     from scheduler.store.read.plan import Names, PlanFacts
 
@@ -106,7 +106,7 @@ class OwnBundles:
         return options.transact(plan.facts, options.settings(), bundle, names)
 
     def plan(self, bundle: str, number: int, days: int) -> "StoredPlan":
-        from scheduler.dagfiles.plan_changes import stored_plan
+        from scheduler.dagfiles.plan import stored_plan
 
         return options.transact(stored_plan, options.settings(), bundle, number, days=days)
 
@@ -172,7 +172,7 @@ class WebBundles:
     def plan(self, bundle: str, number: int, days: int) -> "StoredPlan":
         from pydantic import TypeAdapter
 
-        from scheduler.dagfiles.plan_changes import StoredPlan
+        from scheduler.dagfiles.plan import StoredPlan
 
         answer = self._ask(f"{quote(bundle, safe='')}/plan?version_number={number}&days={days}")
         return TypeAdapter(StoredPlan).validate_python(answer)
@@ -184,7 +184,7 @@ class WebBundles:
         headers: Mapping[str, str] = {},
         into: IO[bytes] | None = None,
     ) -> Row:
-        request = urllib.request.Request(  # noqa: S310 - the scheme is checked
+        request = urllib.request.Request(
             f"{self._url}/api/v2/bundles/{path}", body, {**headers, "Authorization": f"Bearer {self._token}"}
         )
         try:

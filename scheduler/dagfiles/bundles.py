@@ -19,9 +19,8 @@ from sqlalchemy.exc import DataError, DBAPIError
 
 from paceline.exceptions import PacelineError
 from scheduler.dagfiles import problem, watch
-from scheduler.dagfiles.answers import Answer
+from scheduler.dagfiles.answers import Answer, DagCheck, MalformedDagError
 from scheduler.dagfiles.bundle_cache import BundleCache
-from scheduler.dagfiles.dag_check import DagCheck, MalformedDagError
 from scheduler.dagfiles.environments import Environments, RequirementsError
 from scheduler.dagfiles.parser import Parser
 from scheduler.dagfiles.sources import Sources

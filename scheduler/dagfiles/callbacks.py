@@ -1,6 +1,6 @@
 """The callback process: it has Paceline's modules imported and forks a child for each DAG file.
 
-callback_host.CallbackHost starts it as `python -P -m scheduler.dagfiles.callbacks`. One child at a time answers requests, JSON line
+parser.CallbackHost starts it as `python -P -m scheduler.dagfiles.callbacks`. One child at a time answers requests, JSON line
 for JSON line, through its own pipes. The callback process passes valid answers on. When the child has ended, it reports that and
 waits for the next file. At the end of its input, it kills the child and exits.
 """

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from paceline.exceptions import PacelineError
 from scheduler.dagfiles import process_tree
-from scheduler.dagfiles.shared_folders import SharedFolders
+from scheduler.dagfiles.bundle_cache import SharedFolders
 from scheduler.process import hardening
 from scheduler.settings import Settings
 from scheduler.settings.sections import Bundles

@@ -179,7 +179,7 @@ def _independent(error: BaseException, path: Path) -> list[DagError]:
     """The error that stopped a file with other errors; empty for an error of Python that may only follow from those."""
     if isinstance(error, DagError):
         return [error]
-    from scheduler.dagfiles.advice import advice
+    from scheduler.dagfiles.problem import advice
 
     text = advice(error, path)
     lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == str(path)]

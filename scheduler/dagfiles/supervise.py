@@ -21,8 +21,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
 
 from scheduler.dagfiles import problem, process_tree
-from scheduler.dagfiles.answers import Answer, DagRow
-from scheduler.dagfiles.dag_check import DagCheck, MalformedDagError
+from scheduler.dagfiles.answers import Answer, DagCheck, DagRow, MalformedDagError
 from scheduler.dagfiles.parser import Parser
 from scheduler.dagfiles.pinned_folder import ChangedError, PinnedFolder, Snapshot
 from scheduler.dagfiles.watch import Listing, Watch
@@ -306,7 +305,7 @@ class DagFileManager:
         limits = self._settings.scheduler
         if not answer.settled or limits.settled_file_process_interval <= limits.min_file_process_interval:
             return None
-        return timedelta(seconds=limits.settled_file_process_interval * random.uniform(0.8, 1.0))  # noqa: S311
+        return timedelta(seconds=limits.settled_file_process_interval * random.uniform(0.8, 1.0))
 
     def _log(self, path: str, problem: Problem | None) -> None:
         """Log a problem once, although the file is parsed repeatedly."""

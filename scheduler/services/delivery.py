@@ -18,8 +18,8 @@ from tenacity import stop_when_event_set
 
 from paceline.exceptions import PacelineError
 from scheduler.dagfiles.bundle_cache import BundleCache
-from scheduler.dagfiles.callback_host import CallbackHost, ChildEnded
 from scheduler.dagfiles.environments import Environments
+from scheduler.dagfiles.parser import CallbackHost, ChildEnded
 from scheduler.process import fault_points, measures
 from scheduler.settings import Settings, log_paths
 from scheduler.settings.sections import Smtp

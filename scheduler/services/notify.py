@@ -20,8 +20,8 @@ from paceline.authoring.connection import Connection as OtherSystem
 from paceline.exceptions import NotFoundError, PacelineError
 from scheduler.dagfiles.answers import Wanted
 from scheduler.dagfiles.bundle_cache import BundleCache, StoredContents
-from scheduler.dagfiles.callback_host import CallbackHost
 from scheduler.dagfiles.environments import Environments
+from scheduler.dagfiles.parser import CallbackHost
 from scheduler.process.health import VitalThread
 from scheduler.services.delivery import Batch, Delivery, until_answered
 from scheduler.services.service import AT_ONCE, Result, Service

@@ -26,9 +26,8 @@ from paceline.exceptions import PacelineError, SettingsError
 from paceline.operators import EmptyOperator
 from scheduler.cli import COMMANDS, paceline
 from scheduler.dagfiles import problem
-from scheduler.dagfiles.answers import Called, Reading, fault
-from scheduler.dagfiles.callback_host import CallbackHost, ChildEnded
-from scheduler.dagfiles.dag_check import DagCheck, MalformedDagError
+from scheduler.dagfiles.answers import Called, DagCheck, MalformedDagError, Reading, fault
+from scheduler.dagfiles.parser import CallbackHost, ChildEnded
 from scheduler.dagfiles.supervise import DagFileManager
 from scheduler.messaging import wakeups
 from scheduler.serialized.dag import SerializedDag

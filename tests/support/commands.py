@@ -11,7 +11,7 @@ from support.fork_server import ForkServer, running_fork_server
 COMMAND = "from scheduler.cli import main; main()"
 #: Modules that commands import on first use.
 MODULES = (
-    "scheduler.cli.assets", "scheduler.cli.backfills", "scheduler.cli.dags", "scheduler.cli.health", "scheduler.cli.queues",
+    "scheduler.cli.tables", "scheduler.cli.backfills", "scheduler.cli.dags", "scheduler.cli.health", "scheduler.cli.queues",
     "scheduler.cli.pools", "scheduler.cli.progress", "scheduler.cli.runs", "scheduler.cli.tasks", "scheduler.messaging.wakeups",
     "scheduler.store.actions.clear", "scheduler.store.queueing.pools", "scheduler.store.dags.schedules",
     "scheduler.store.read.overview", "scheduler.store.read.reads", "scheduler.store.upkeep.notices",

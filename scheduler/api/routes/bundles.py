@@ -21,7 +21,7 @@ from scheduler.api.models import bundles as models
 from scheduler.api.params import Page
 from scheduler.dagfiles.bundle_cache import StoredContents
 from scheduler.dagfiles.bundle_files import read_archive, write_archive
-from scheduler.dagfiles.plan_changes import DAYS, StoredPlan, stored_plan
+from scheduler.dagfiles.plan import DAYS, StoredPlan, stored_plan
 from scheduler.store.read import bundles as reads
 from scheduler.store.read import plan as read_plan
 from scheduler.store.read.listing import Row

@@ -8,7 +8,7 @@ from libcst.metadata import PositionProvider
 
 from paceline.authoring.arguments import NO_EFFECT, RENAMED
 from paceline.authoring.task_arguments import RULES
-from scheduler.dagfiles.migrate.bound import Bound, Note
+from scheduler.dagfiles.migrate.imports import Bound, Note
 
 #: The replacements of template variables of Airflow 2 that no longer exist.
 VARIABLES = {

@@ -13,8 +13,7 @@ from libcst.metadata import MetadataWrapper
 from paceline.airflow import hook, names
 from paceline.airflow.hook import speaks_airflow_2
 from scheduler.dagfiles.migrate.arguments import Arguments
-from scheduler.dagfiles.migrate.bound import Collector, Note, Used
-from scheduler.dagfiles.migrate.imports import Imports, is_useless
+from scheduler.dagfiles.migrate.imports import Collector, Imports, Note, Used, is_useless
 from scheduler.dagfiles.parser import Parser
 from scheduler.dagfiles.watch import dag_files
 from scheduler.settings import Settings

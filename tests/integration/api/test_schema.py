@@ -106,7 +106,7 @@ BOUNDED = {
     # The DAG IDs of a version, and what differs from another: a version has at most bundles.max_files files.
     f"{API}/bundles/{{bundle_name}}/versions/{{version_number}}",
     f"{API}/bundles/{{bundle_name}}/versions/{{version_number}}/changes",
-    # plan_changes.MOST_RUNS for each DAG of a version, and bundles.MOST_NUMBERS.
+    # plan.MOST_RUNS for each DAG of a version, and bundles.MOST_NUMBERS.
     f"{API}/bundles/{{bundle_name}}/plan",
     # The settings that exist.
     f"{API}/config", f"{API}/config/section/{{section}}/option/{{option}}",

@@ -11,7 +11,7 @@ import pytest
 from support.clock import Clock
 from support.scenario import Scenario, dag
 
-from scheduler.dagfiles import plan_changes as planning
+from scheduler.dagfiles import plan as planning
 from scheduler.dagfiles.bundle_cache import BundleCache, StoredContents
 from scheduler.dagfiles.bundle_files import read_folder
 from scheduler.dagfiles.bundles import BundleManager

@@ -12,8 +12,7 @@ from support.processes import is_running
 from support.waiting import eventually
 
 from scheduler.dagfiles.answers import Answer
-from scheduler.dagfiles.callback_host import CallbackHost
-from scheduler.dagfiles.parser import Parser
+from scheduler.dagfiles.parser import CallbackHost, Parser
 from scheduler.settings import Settings
 
 from .conftest import Files

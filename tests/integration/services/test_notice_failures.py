@@ -17,7 +17,7 @@ from support.scenario import Scenario
 from support.waiting import eventually
 
 from scheduler.dagfiles.answers import Opened
-from scheduler.dagfiles.callback_host import CallbackHost
+from scheduler.dagfiles.parser import CallbackHost
 from scheduler.services.notify import Notify
 from scheduler.store.db.database import transact
 from scheduler.store.upkeep import notices

@@ -38,7 +38,7 @@ from paceline.authoring.scope import collect
 from paceline.exceptions import DagError, DownstreamTasksSkipped, NotFoundError, PacelineError, XComError
 from paceline.operators import BashOperator, EmptyOperator, PythonOperator
 from paceline.sensors import ExternalTaskMarker
-from scheduler.dagfiles import advice, load
+from scheduler.dagfiles import load, problem
 from scheduler.services import assets as service
 from scheduler.store.dags.assets import SucceededTask
 
@@ -282,7 +282,7 @@ def test_an_unsupported_name_is_refused_with_its_replacement(tmp_path: Path) -> 
     ):
         with pytest.raises(ImportError) as caught:
             load.load(tmp_path, file)
-        assert text in str(advice.advice(caught.value, tmp_path / file))
+        assert text in str(problem.advice(caught.value, tmp_path / file))
 
 
 # ------------------------------------------------------------------ other Pythons

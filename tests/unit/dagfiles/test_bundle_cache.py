@@ -8,7 +8,7 @@ import pytest
 from support.bundles import Published, cache_of, files_in, versions_in
 
 from paceline.exceptions import PacelineError
-from scheduler.dagfiles import shared_folders
+from scheduler.dagfiles import bundle_cache
 from scheduler.store.dags.bundles import Identity
 
 FIRST = {"d.py": "A = 1", "lib.py": "B = 1", "data/names.csv": "a,b", "run.sh": "#!/bin/sh"}
@@ -233,7 +233,7 @@ def test_a_version_from_before_the_machine_was_started_is_made_again(tmp_path: P
 
     boot = tmp_path.parent / f"{tmp_path.name}-boot"
     boot.write_text("another start of this machine")
-    monkeypatch.setattr(shared_folders, "BOOT", boot)
+    monkeypatch.setattr(bundle_cache, "BOOT", boot)
 
     assert files_in(cache_of(published, tmp_path).path(1)) == FIRST
 

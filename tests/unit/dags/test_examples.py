@@ -12,8 +12,7 @@ import pytest
 from paceline import DAG
 from paceline.exceptions import SkipTask
 from scheduler.dagfiles import fork_server
-from scheduler.dagfiles.answers import Reading
-from scheduler.dagfiles.dag_check import DagCheck
+from scheduler.dagfiles.answers import DagCheck, Reading
 from scheduler.dagfiles.load import load
 from scheduler.settings import Core, Scheduler
 
