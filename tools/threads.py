@@ -8,10 +8,9 @@ from tools.sources import PRODUCT, check, differences, modules
 #: Threads that are no VitalThread, by file, with the reason.
 OTHERS = {
     "workers/supervision/connection_tests.py": "tests one connection, whose answer the web process waits for",
-    "scheduler/process/health.py": "the class itself",
     "scheduler/process/masked_output.py": "lives as long as the log of a try; its end closes the pipe",
-    "scheduler/process/health_server.py": "a server that does not answer is what the service manager looks for",
-    "scheduler/process/service_manager.py": "a message that does not come is what systemd looks for",
+    "scheduler/process/health.py": "the class itself, and a server that does not answer is what the service manager looks for",
+    "scheduler/process/role.py": "a message that does not come is what systemd looks for",
     "scheduler/dagfiles/bundles.py": "installs the requirements of one version, and hands its error to the thread that waits",
     "scheduler/embedded/supervisor.py": "lives in the command of a person, which shows its errors",
     "paceline/operators/spark.py": "lives as long as a task",

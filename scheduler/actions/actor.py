@@ -50,7 +50,7 @@ class Actor:
     #: The account and IP address of a request, for the audit log.
     account: str | None = None
     address: str | None = None
-    #: Checks that the first transaction begins with. See api/preconditions.
+    #: Checks that the first transaction begins with. See api/access.
     checks: list[Callable[[Connection], None]] = field(default_factory=list)
 
     def write(self, work: Callable[Concatenate[Connection, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -26,7 +26,7 @@ from scheduler.api.access import LOGIN
 from scheduler.api.call import Service, new_router, operation_id, service_of
 from scheduler.dagfiles import bundle_files
 from scheduler.process import measures
-from scheduler.process.health_server import Page
+from scheduler.process.health import Page
 from scheduler.settings import Settings
 from scheduler.store.accounts import audit
 from scheduler.store.db.database import transact

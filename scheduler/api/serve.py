@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from scheduler.api import app, servers
 from scheduler.process import hardening, log_format, role
-from scheduler.process.service_manager import ServiceManager
+from scheduler.process.role import ServiceManager
 from scheduler.settings import Settings
 from scheduler.store.accounts import accounts
 from scheduler.store.db import database as store

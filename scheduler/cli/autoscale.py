@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scheduler.cli import options, output
-from scheduler.process import hardening, health_server
+from scheduler.process import hardening, health
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -105,9 +105,9 @@ def autoscale(
 def decision(autoscaler: Autoscaler, engine: Engine, queues: Sequence[str]) -> dict[str, Any]:
     """The workload of these queues, with the number of workers."""
     from scheduler.store.db.database import transact
-    from scheduler.store.read import workload
+    from scheduler.store.read import operations
 
-    load = transact(engine, workload.of_queues, queues, window_s=autoscaler.limits.drain_s)
+    load = transact(engine, operations.of_queues, queues, window_s=autoscaler.limits.drain_s)
     return {"queues": [*queues], "workers": autoscaler.decide(load), **asdict(load)}
 
 
@@ -132,7 +132,7 @@ def server(decide: Decide, address: str, port: int) -> ThreadingHTTPServer:
     return ThreadingHTTPServer((address, port), handler)
 
 
-class _Handler(health_server.Handler):
+class _Handler(health.Handler):
     decide: Decide
     lock: threading.Lock
 

@@ -252,9 +252,9 @@ def _versions(dag: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _warnings() -> list[dict[str, Any]]:
-    from scheduler.store.read import overview
+    from scheduler.store.read import operations
 
-    return options.transact(overview.dag_warnings)
+    return options.transact(operations.dag_warnings)
 
 
 def _params(spec: dict[str, Any]) -> list[dict[str, Any]]:
@@ -280,11 +280,11 @@ def _page(dag_id: str, run_id: str) -> str:
 
 
 def _warn(dag: dict[str, Any]) -> None:
-    from scheduler.store.read import overview
+    from scheduler.store.read import operations
 
     if dag["is_paused"]:
         output.say(f"DAG {dag['dag_id']} is paused: the run waits until `paceline dags unpause {dag['dag_id']}`.")
     silent_after_s = options.settings().scheduler.scheduler_health_check_threshold
-    schedulers = options.transact(overview.processes, kind="scheduler", silent_after_s=silent_after_s)
+    schedulers = options.transact(operations.processes, kind="scheduler", silent_after_s=silent_after_s)
     if not any(process["state"] == "alive" for process in schedulers):
         output.say("No scheduler is alive: the run waits until one is started with `paceline scheduler`.")

@@ -11,7 +11,7 @@ import click
 
 from paceline.exceptions import PacelineError, SettingsError
 from scheduler.cli import lazy, options, output
-from scheduler.process import health_server, pidfile
+from scheduler.process import health, pidfile
 
 if TYPE_CHECKING:
     from scheduler.embedded.checks import Finding
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 ROLES = ("scheduler", "worker", "waiter")
-SILENT = f"It does not answer within {health_server.ANSWER_S:g} s."
+SILENT = f"It does not answer within {health.ANSWER_S:g} s."
 #: The health of a process: its name, status, why it is unhealthy, and its parts.
 Health = dict[str, Any]
 
@@ -57,7 +57,7 @@ def examine(role: str) -> None:
 def _by_socket(settings: Settings, role: str) -> Iterator[Health]:
     for path in pidfile.sockets(settings.run_folder, role):
         try:
-            report = health_server.ask(path)
+            report = health.ask(path)
         except TimeoutError:
             yield _unhealthy(path.stem, SILENT)
         except OSError as error:
@@ -67,9 +67,9 @@ def _by_socket(settings: Settings, role: str) -> Iterator[Health]:
 
 
 def _by_port(address: str, port: int) -> Iterator[Health]:
-    here = "127.0.0.1" if address in {"0.0.0.0", "::", ""} else address  # noqa: S104 - every address includes this one
+    here = "127.0.0.1" if address in {"0.0.0.0", "::", ""} else address
     try:
-        yield from _reported(health_server.ask_port(here, port))
+        yield from _reported(health.ask_port(here, port))
     except TimeoutError:
         yield _unhealthy(f"{here}:{port}", SILENT)
 

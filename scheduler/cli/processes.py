@@ -15,9 +15,8 @@ from scheduler.process import hardening, role
 from workers.flower import access
 
 if TYPE_CHECKING:
-    from scheduler.process.health import Health
-    from scheduler.process.health_server import Page
-    from scheduler.process.service_manager import ServiceManager
+    from scheduler.process.health import Health, Page
+    from scheduler.process.role import ServiceManager
     from scheduler.settings import Settings
 
 
@@ -140,7 +139,7 @@ def flower() -> None:
     # Before the packages of Celery run in this process, which holds the password of the broker.
     hardening.close()
     from scheduler.messaging import publisher
-    from scheduler.process.service_manager import ServiceManager
+    from scheduler.process.role import ServiceManager
 
     app = publisher.celery_app(settings)
     access.refuse_revoke()

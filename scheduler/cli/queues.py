@@ -29,10 +29,10 @@ def list_() -> None:
 
     The command lists every queue that has waiting tasks or a live worker, with the counts waiting in PostgreSQL and in Redis.
     """
-    from scheduler.store.read import overview
+    from scheduler.store.read import operations
 
     settings = options.settings()
-    stored = options.transact(overview.queues, silent_after_s=settings.worker.heartbeat_timeout)
+    stored = options.transact(operations.queues, silent_after_s=settings.worker.heartbeat_timeout)
     in_redis = _in_redis([row["queue"] for row in stored])
     rows = [
         {
@@ -97,10 +97,10 @@ def workers() -> None:
 @options.as_table
 def list_workers(all_: bool) -> None:
     """List workers with their queues and heartbeats."""
-    from scheduler.store.read import overview
+    from scheduler.store.read import operations
 
     timeout_s = options.settings().worker.heartbeat_timeout
-    rows = options.transact(overview.processes, kind="worker", silent_after_s=timeout_s, stopped=all_)
+    rows = options.transact(operations.processes, kind="worker", silent_after_s=timeout_s, stopped=all_)
     columns = ["name", "state", "queues", "concurrency", "running", "host", "pid", "started_at", "heartbeat_at"]
     output.listing(rows, columns, empty="No worker runs: start one with `paceline worker`.")
 

@@ -132,7 +132,7 @@ def why(dag_id: str, run_id: str, *, history: bool) -> None:
 @options.as_table
 def bisect(dag_id: str) -> None:
     """Find the first version of a DAG whose runs fail, and which files of its bundle that version changed."""
-    from scheduler.store.read import comparison as store
+    from scheduler.store.read import pictures as store
 
     found = options.transact(store.bisect, dag_id)
     if output.json_wanted():

@@ -190,7 +190,7 @@ def list_assets() -> None:
 )
 @click.option("--partition", metavar="KEY", help="The partition of the asset that is updated.")
 @options.as_json
-def update_asset(uri: str, extra: dict[str, Any] | None, partition: str | None) -> None:
+def update(uri: str, extra: dict[str, Any] | None, partition: str | None) -> None:
     """Record an update of an asset, given by URI or name. This can trigger the DAGs scheduled on it."""
     from scheduler.actions import stored
 

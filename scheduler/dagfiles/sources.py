@@ -30,8 +30,8 @@ from scheduler.dagfiles.bundle_files import belongs, most_archive_bytes, read_ar
 from scheduler.process import hardening
 from scheduler.process.health import VitalThread
 from scheduler.settings import Settings
-from scheduler.settings.bundle_sources import GIT_SCHEMES, BundleSource, parse
 from scheduler.settings.sections import Bundles
+from scheduler.settings.types import GIT_SCHEMES, BundleSource, bundle_sources
 from scheduler.store.dags import bundles
 from scheduler.store.dags.bundles import BundleFile
 from scheduler.store.db.database import transact
@@ -317,7 +317,7 @@ class Sources:
         self._engine = engine
         self._settings = settings
         self._published = published
-        self._sources = {source.bundle: source for source in parse(settings.bundles.sources)}
+        self._sources = {source.bundle: source for source in bundle_sources(settings.bundles.sources)}
         self._threads: dict[str, threading.Thread] = {}
         self._ask_at = 0.0
         self._is_entered = False

@@ -27,9 +27,9 @@ from scheduler.store.dags import bundle_versions, bundles
 from scheduler.store.db import database, migrate, roles
 from scheduler.store.db.database import transact
 from scheduler.store.db.pooler import PoolerError
-from scheduler.store.read import overview, reads
+from scheduler.store.read import operations, reads
 from scheduler.store.secrets import connections, variables
-from scheduler.store.upkeep import registration
+from scheduler.store.upkeep import processes
 from scheduler.store.worker import deferrals
 
 #: The file in which a stack on one machine notes its addresses and its process ID.
@@ -145,7 +145,7 @@ def server_space(engine: Engine, settings: Settings) -> Iterator[Finding]:
     """Check the disk of a PostgreSQL that is not embedded. SQL cannot tell its free space: the server must be on this machine."""
     if settings.database.url is None:
         return  # `space` checks the disk of the embedded one
-    folder = Path(transact(engine, overview.data_directory) or "/nonexistent")
+    folder = Path(transact(engine, operations.data_directory) or "/nonexistent")
     if (engine.url.host or "/")[0] == "/" or engine.url.host in LOOPBACK:
         try:
             yield _free(folder, "PostgreSQL")
@@ -188,7 +188,7 @@ def web(settings: Settings) -> Iterator[Finding]:
     place = f"{address}/alive"
     try:
         # An own certificate is for browsers elsewhere: here it matters only that the process answers.
-        with urllib.request.urlopen(place, timeout=WEB_S, context=ssl._create_unverified_context()) as answer:  # noqa: S310, S323
+        with urllib.request.urlopen(place, timeout=WEB_S, context=ssl._create_unverified_context()) as answer:
             ours = _is_ours(answer.read(1000))
     except urllib.error.HTTPError as error:
         # Any other status is from another program.
@@ -223,7 +223,7 @@ def running_addresses(home: Path) -> dict[str, str]:
 def postgres(engine: Engine) -> Iterator[Finding]:
     """Check the database server and the schema."""
     database.check(engine)
-    version = transact(engine, overview.server_version)
+    version = transact(engine, operations.server_version)
     if int(version.split(".")[0].split()[0]) < OLDEST_POSTGRES:
         yield bad("database", f"PostgreSQL {version} is too old.", f"Upgrade it to {OLDEST_POSTGRES} or newer.")
     else:
@@ -257,7 +257,7 @@ def running(engine: Engine, settings: Settings) -> Iterator[Finding]:
     yield from _alive(engine, "worker", settings.worker.heartbeat_timeout)
     deferred = transact(engine, deferrals.waiting)
     yield from _alive(engine, "waiter", settings.waiter.heartbeat_timeout, needed=deferred > 0)
-    for difference in transact(engine, registration.settings_differences, silent_s=settings.worker.heartbeat_timeout):
+    for difference in transact(engine, processes.settings_differences, silent_s=settings.worker.heartbeat_timeout):
         yield bad("settings", f"{difference}.", "Give all processes the same value, and start those with another one again.")
     yield from secrets(engine, settings)
     for role, right, statement in transact(engine, roles.excesses):
@@ -289,7 +289,7 @@ def running(engine: Engine, settings: Settings) -> Iterator[Finding]:
 
 
 def _without_worker(engine: Engine, settings: Settings) -> Iterator[Finding]:
-    for queue in transact(engine, overview.queues, silent_after_s=settings.worker.heartbeat_timeout):
+    for queue in transact(engine, operations.queues, silent_after_s=settings.worker.heartbeat_timeout):
         waiting = queue["scheduled"] + queue["queued"]
         if waiting and not queue["workers"]:
             yield bad(
@@ -298,7 +298,7 @@ def _without_worker(engine: Engine, settings: Settings) -> Iterator[Finding]:
                 " which no live worker listens to.",
                 f"Start one: `paceline worker -q {queue['queue']}`.",
             )
-    for warning in transact(engine, overview.dag_warnings):
+    for warning in transact(engine, operations.dag_warnings):
         if warning["warning_type"] == "unknown queue":
             yield bad(
                 "dag files", f"{warning['file']}: {warning['message']}", "Correct the name, or start a worker for that queue."
@@ -306,14 +306,14 @@ def _without_worker(engine: Engine, settings: Settings) -> Iterator[Finding]:
 
 
 def _without_slots(engine: Engine) -> Iterator[Finding]:
-    for pool in transact(engine, overview.missing_pools):
+    for pool in transact(engine, operations.missing_pools):
         yield bad(
             "pools",
             f"{_count(pool['task_instances'], 'task instance')} (of {pool['dag_id']} at least) cannot run without the pool"
             f" {pool['pool']!r}, which does not exist.",
             f"Create it: `paceline pools set '{pool['pool']}' SLOTS`.",
         )
-    for task in transact(engine, overview.oversized):
+    for task in transact(engine, operations.oversized):
         yield bad(
             "pools",
             f"Task {task['task_id']!r} of {task['dag_id']} {task['run_id']} needs {_count(task['pool_slots'], 'slot')} of pool"
@@ -323,7 +323,7 @@ def _without_slots(engine: Engine) -> Iterator[Finding]:
 
 
 def _undecidable(engine: Engine) -> Iterator[Finding]:
-    undecidable = transact(engine, overview.undecidable)
+    undecidable = transact(engine, operations.undecidable)
     for run in undecidable[:SPELLED_OUT]:
         dag_id, run_id = run["dag_id"], run["run_id"]
         yield bad(
@@ -364,7 +364,7 @@ def secrets(engine: Engine, settings: Settings) -> Iterator[Finding]:
 
 
 def _alive(engine: Engine, kind: str, silent_after_s: float, *, needed: bool = True) -> Iterator[Finding]:
-    rows = transact(engine, overview.processes, kind=kind, silent_after_s=silent_after_s)
+    rows = transact(engine, operations.processes, kind=kind, silent_after_s=silent_after_s)
     alive = [row for row in rows if row["state"] == "alive"]
     if alive:
         yield good(f"{kind}s", f"{len(alive)} alive: {', '.join(_distinct(alive)[:20])}")

@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Engine
 
 from scheduler.services.service import AT_ONCE, Result, Service, each
 from scheduler.settings import Settings
-from scheduler.store.actions import backfill_steps as steps
+from scheduler.store.actions import backfills as steps
 from scheduler.store.actions.backfills import why_left_out
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import step, transact

@@ -18,7 +18,7 @@ from scheduler.services.service import Result, TimedService
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
 from scheduler.store.queueing import capacity
-from scheduler.store.read import overview
+from scheduler.store.read import operations
 
 #: One JSON object: `at`, and `queues` with the rows of `overview.queues`.
 KEY = REPORT
@@ -35,7 +35,7 @@ class QueueReport(TimedService):
     """Writes the report. One scheduler at a time writes it for all."""
 
     name = "queue_report"
-    pending = overview.PENDING
+    pending = operations.PENDING
 
     def __init__(self, engine: Engine, settings: Settings, brokers: Brokers) -> None:
         super().__init__(engine, settings)
@@ -53,7 +53,7 @@ class QueueReport(TimedService):
             if not self._brokers.call(_lock):
                 return False
             started = time.monotonic()
-            rows = transact(self._engine, overview.queues, silent_after_s=self._settings.worker.heartbeat_timeout)
+            rows = transact(self._engine, operations.queues, silent_after_s=self._settings.worker.heartbeat_timeout)
             if rows and now.replace(second=0, microsecond=0) != self._stored_at:
                 self._stored_at = now.replace(second=0, microsecond=0)
                 transact(self._engine, capacity.store_depths, rows, keep_days=self._settings.retention.housekeeping_days)

@@ -33,7 +33,7 @@ from scheduler.process import measures, trace_context
 from scheduler.process.health import VitalThread
 from scheduler.serialized.tasks import traits
 from scheduler.settings import Settings
-from scheduler.store.read import observed
+from scheduler.store.read import event_feed
 from scheduler.store.read.event_feed import Event, Started
 from scheduler.telemetry.follower import Batch, Observer, ends_try, index_of
 
@@ -61,7 +61,7 @@ class Lineage(Observer):
 
     def observe_batch(self, batch: Batch) -> None:
         runs = [event for event in batch.events if event.task_instance_id is None and event.dag_id is not None]
-        times = observed.run_times(batch.connection, [event.dag_run_id for event in runs]) if runs else {}
+        times = event_feed.run_times(batch.connection, [event.dag_run_id for event in runs]) if runs else {}
         for event in runs:
             if event.from_state != event.to_state:
                 self._run(event, times.get(event.dag_run_id))
@@ -76,7 +76,7 @@ class Lineage(Observer):
             self._waiting.put_nowait(None)
         self._thread.join(CLOSE_S)
 
-    def _run(self, event: Event, times: observed.RunTimes | None) -> None:
+    def _run(self, event: Event, times: event_feed.RunTimes | None) -> None:
         facets: Facets = {}
         if times is not None and times.nominal_from is not None:
             facets["nominalTime"] = nominal_time_run.NominalTimeRunFacet(times.nominal_from, times.nominal_to)
@@ -107,7 +107,7 @@ class Lineage(Observer):
         columns = lineage.get("columns", {})
         outputs = [OutputDataset(*_of_uri(uri), facets=_columns(columns.get(uri.removeprefix(TABLE)))) for uri in task.outlets]
         if any(traits(node.runtime).returns_frames for node in dag.tasks):
-            for row in observed.frames(batch.connection, event.dag_run_id, [*task.upstream, task.task_id]):
+            for row in event_feed.frames(batch.connection, event.dag_run_id, [*task.upstream, task.task_id]):
                 references = _references(revived(row.value))
                 if row.task_instance_id == event.task_instance_id:
                     outputs += map(_output, references)

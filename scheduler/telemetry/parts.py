@@ -14,8 +14,7 @@ from sqlalchemy import Engine
 
 from paceline.exceptions import SettingsError
 from scheduler.process import measures
-from scheduler.process.health import Health
-from scheduler.process.health_server import Page
+from scheduler.process.health import Health, Page
 from scheduler.settings import Settings
 from scheduler.store.db import database
 from scheduler.telemetry.catalog import CATALOG, Labels, Metric

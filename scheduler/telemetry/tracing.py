@@ -22,9 +22,8 @@ from paceline.states import RUN_FINISHED, STARTED, SUSPENDED, TRY_FAILED, TaskSt
 from scheduler.process import trace_context
 from scheduler.serialized.tasks import traits
 from scheduler.settings import Settings
-from scheduler.store.read import observed
-from scheduler.store.read.event_feed import Event
-from scheduler.store.read.observed import SparkWork
+from scheduler.store.read import event_feed
+from scheduler.store.read.event_feed import Event, SparkWork
 from scheduler.telemetry.follower import Batch, Observer, ends_try, index_of
 
 #: Seconds that a request to the collector may take, and between two requests.
@@ -165,7 +164,7 @@ class Tracing(Observer):
         """A span for each Spark job of these tries, and for each application that one submitted."""
         by_id = {event.task_instance_id: event for event in events if event.task_instance_id is not None}
         tries = [(ti, event.try_number or 0) for ti, event in by_id.items()]
-        for work in observed.spark_work(batch.connection, tries):
+        for work in event_feed.spark_work(batch.connection, tries):
             event = by_id[work.task_instance_id]
             parent = self._try_id(event)
             if work.submitted_at is not None:
@@ -200,7 +199,7 @@ class Tracing(Observer):
             if len(self._versions) > MOST_REMEMBERED:
                 self._versions.clear()
             self._versions.add(version_id)
-            found = observed.parsed(batch.connection, version_id)
+            found = event_feed.parsed(batch.connection, version_id)
             if found is not None:
                 self._record(trace_id, _Span(
                     name=f"parse {found.file or ''}".strip(), id=span, start=found.stored_at - (found.duration_s or 0.0),

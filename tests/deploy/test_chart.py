@@ -12,7 +12,7 @@ import yaml
 from kubernetes_validate import utils
 
 from scheduler.cli import paceline
-from scheduler.settings import Settings, bundle_sources
+from scheduler.settings import Settings, types
 from scheduler.settings.environment import OTHER_NAMES
 from scheduler.settings.model import environment_names
 
@@ -270,7 +270,7 @@ def test_schedulers_read_a_repository_as_a_bundle_and_no_pod_shares_a_folder_of_
             mounted = {mount["mountPath"] for mount in template["spec"]["containers"][0]["volumeMounts"]}
             assert ("/etc/paceline/git" in mounted) == (name != "git" and pod.endswith("-scheduler")), (name, pod)
         assert {pod.rpartition("-")[2]: source for pod, source in found.items() if source} == {"scheduler": expected}
-        (source,) = bundle_sources.parse(expected)
+        (source,) = types.bundle_sources(expected)
         assert source.is_git
 
 

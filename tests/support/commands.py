@@ -14,7 +14,7 @@ MODULES = (
     "scheduler.cli.tables", "scheduler.cli.backfills", "scheduler.cli.dags", "scheduler.cli.health", "scheduler.cli.queues",
     "scheduler.cli.pools", "scheduler.cli.progress", "scheduler.cli.runs", "scheduler.cli.tasks", "scheduler.messaging.wakeups",
     "scheduler.store.actions.clear", "scheduler.store.queueing.pools", "scheduler.store.dags.schedules",
-    "scheduler.store.read.overview", "scheduler.store.read.reads", "scheduler.store.upkeep.notices",
+    "scheduler.store.read.operations", "scheduler.store.read.reads", "scheduler.store.upkeep.notices",
     "sqlalchemy.dialects.postgresql.psycopg2",
 )  # fmt: skip
 

@@ -65,15 +65,15 @@ TEXTS: dict[str, set[str]] = {
 #: Why no change in the meantime can mislead these.
 NEEDLESS: dict[str, set[str]] = {
     "The caller holds the task instances of the run, or the row that this changes.": {
-        "actions/backfill_steps.end", "actions/backfill_steps.leave_out", "actions/backfill_steps.repeat",
-        "actions/backfill_steps.take", "actions/backfills._set_paused", "actions/clear.queue_again",
+        "actions/backfills.end", "actions/backfills.leave_out", "actions/backfills.repeat",
+        "actions/backfills.take", "actions/backfills._set_paused", "actions/clear.queue_again",
         "actions/clear._make_way", "runs/deadlines.replan", "moves/stop.end_rest", "moves/expand.expand",
         "runs/integrity.fit", "moves/fit.remove", "moves/fit.restore", "moves/fit.renumber", "moves/fit.delete",
         "runs/manual_runs.replace_conf", "moves/fit.refresh", "moves/first.SCHEDULE", "runs/runs.clear_errors",
         "runs/runs.CLOSE", "moves/expand.replace", "dags/assets.set_aside", "dags/partitions.forget",
     },
     "It only takes locks; the next statement reads what it decides by.": {
-        "actions/backfill_steps.lock", "dags/schedules.lock_unpaused", "moves/first.ANNOUNCE",
+        "actions/backfills.lock", "dags/schedules.lock_unpaused", "moves/first.ANNOUNCE",
         "queueing/capacity.lock_dags", "queueing/capacity.LOCKED", "runs/selection.lock_open",
         "runs/selection.lock_all", "worker/deferrals.claim",
     },
@@ -85,7 +85,7 @@ NEEDLESS: dict[str, set[str]] = {
         "upkeep/heartbeats.RENEW", "upkeep/notices.progress",
         "upkeep/notices.release", "upkeep/notices.release_dead", "upkeep/processes.expire", "upkeep/processes.record_events",
         "moves/claim.claim_undone", "upkeep/processes.stop", "upkeep/retention.delete_events", "upkeep/retention.delete_rows",
-        "upkeep/registration._store", "worker/deferrals.release", "worker/deferrals.still_awaited",
+        "upkeep/processes._store", "worker/deferrals.release", "worker/deferrals.still_awaited",
         "moves/claim.CLAIM_AGAIN",
     },
     "The statement is guarded by db/fencing.CURRENT, as the write of a task.": {

@@ -13,8 +13,8 @@ from scheduler.settings.sections import Tables as TablesSettings
 from scheduler.store.worker.claims import Claim, Ending
 from support.table_fixtures import lake, settings
 from support.tables import Lake
-from workers.spark import iceberg
-from workers.spark.sessions import configuration, session, session_pool
+from workers.spark import conf, iceberg
+from workers.spark.sessions import session, session_pool
 from workers.spark.sessions.session_pool import WarmJvm
 from workers.tables import access
 from workers.task.follow import DatabaseStore
@@ -36,12 +36,12 @@ def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmJvm]:
     settings = Settings(
         paths=Paths(home=tmp_path_factory.mktemp("home")), tables=TablesSettings(spark_jars=os.environ.get(JARS, ""))
     )
-    conf = configuration.merged(settings, {"spark.ui.enabled": "true", "spark.ui.port": "0"})
+    jvm_conf = conf.merged(settings, {"spark.ui.enabled": "true", "spark.ui.port": "0"})
     try:
-        conf |= iceberg.jvm_conf(settings, conf)
+        jvm_conf |= iceberg.jvm_conf(settings, jvm_conf)
     except iceberg.JarsMissingError as missing:
         pytest.skip(f"{missing} Tests find them in the folder {JARS}.")
-    warm = session_pool.start(conf, {}, settings.spark)
+    warm = session_pool.start(jvm_conf, {}, settings.spark)
     yield warm
     session_pool.end(warm)
 

@@ -25,11 +25,11 @@ from scheduler.dagfiles.environments import Environments
 from scheduler.dagfiles.loaded_versions import LoadedVersions
 from scheduler.messaging.publisher import TASK_NAME, Publisher, celery_app, consumed_queues
 from scheduler.messaging.wakeups import Wakeups
-from scheduler.process import hardening, role, service_manager
+from scheduler.process import hardening, role
 from scheduler.process.hardening import die_with_parent
 from scheduler.process.health import Complaint, Health
 from scheduler.settings import Settings
-from scheduler.store.upkeep.registration import Registration
+from scheduler.store.upkeep.processes import Registration
 from scheduler.store.worker.hot_path import HotPath
 from workers.celery_worker import message_filter, remote_control, strategy
 from workers.celery_worker.intake import Intake
@@ -101,7 +101,7 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
 
 def _start_again(environment: Mapping[str, str]) -> NoReturn:
     """Execute the same command in the same process."""
-    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 
 
 def build(
@@ -190,7 +190,7 @@ class Worker(CeleryWorker):  # type: ignore[misc]
 
     def install_platform_tweaks(self, worker: Any) -> None:
         """Install signal handlers: SIGTERM and SIGINT drain the worker. A second one, or SIGQUIT, ends it at once."""
-        for number in service_manager.NUMBERS:
+        for number in role.NUMBERS:
             signal.signal(number, lambda *_: self.stopper.drain())
         signal.signal(signal.SIGQUIT, lambda *_: self.stopper.abort())
         if self._process.stop.is_set():  # a stop signal arrived before this

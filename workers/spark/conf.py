@@ -1,14 +1,23 @@
-"""Checks of a Spark conf: a wrong key or value is rejected with a clear error before a JVM is started."""
+"""What is checked before a JVM is started, which would take minutes to report it: the keys and values of a Spark conf, the
+configuration of a PySpark task with the keys that a session can take, and whether a server listens at the address of the master.
+"""
 
 import difflib
 import functools
 import re
+import socket
+import time
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from paceline.exceptions import FailTask
+from tenacity import stop_before_delay
+
+from paceline.exceptions import FailTask, PacelineError
+from scheduler.process import retries
+from scheduler.settings import Settings
 from workers.spark import java
 from workers.spark.java import Installed
 
@@ -150,3 +159,124 @@ def _escaped(text: str, *, is_key: bool = False) -> str:
     if is_key:
         return re.sub(r"([ :=#!])", r"\\\1", escaped)
     return "\\" + escaped if escaped.startswith(" ") else escaped
+
+
+SESSION_PREFIX = "spark.sql."
+#: The static keys of Spark SQL, which are read once for all sessions. A test compares them with those of the JVM.
+STATIC = frozenset({
+    "spark.sql.artifact.copyFromLocalToFs.allowDestLocal", "spark.sql.avro.schemaUrlAllowedSchemes",
+    "spark.sql.broadcastExchange.maxThreadThreshold", "spark.sql.cache.serializer", "spark.sql.catalogImplementation",
+    "spark.sql.catalog.spark_catalog.defaultDatabase",
+    "spark.sql.codegen.cache.maxEntries", "spark.sql.codegen.comments", "spark.sql.connect.ui.retainedSessions",
+    "spark.sql.connect.ui.retainedStatements", "spark.sql.debug", "spark.sql.defaultUrlStreamHandlerFactory.enabled",
+    "spark.sql.event.truncate.length", "spark.sql.extensions", "spark.sql.extensions.test.loadFromCp",
+    "spark.sql.filesourceTableRelationCacheSize", "spark.sql.globalTempDatabase",
+    "spark.sql.hive.thriftServer.http.sniHostCheckEnabled", "spark.sql.hive.thriftServer.singleSession",
+    "spark.sql.kafka.disallowedOptions", "spark.sql.legacy.hive.thriftServer.allowSettingSystemProperties",
+    "spark.sql.legacy.sessionInitWithConfigDefaults", "spark.sql.metadataCacheTTLSeconds", "spark.sql.queryExecutionListeners",
+    "spark.sql.reflect.allowList", "spark.sql.restrictedMode.enabled", "spark.sql.resultQueryStage.maxThreadThreshold",
+    "spark.sql.shuffleExchange.maxThreadThreshold", "spark.sql.sources.disabledJdbcConnProviderList",
+    "spark.sql.sources.schemaStringLengthThreshold", "spark.sql.streaming.streamingQueryListeners",
+    "spark.sql.streaming.ui.enabled", "spark.sql.streaming.ui.enabledCustomMetricList",
+    "spark.sql.streaming.ui.retainedProgressUpdates", "spark.sql.streaming.ui.retainedQueries",
+    "spark.sql.subquery.maxThreadThreshold", "spark.sql.ui.retainedExecutions", "spark.sql.warehouse.dir",
+})  # fmt: skip
+STATIC_PREFIXES = ("spark.sql.hive.metastore.", "spark.sql.hive.version")
+
+
+def check(own: Mapping[str, str]) -> None:
+    """FailTask if a task with this conf cannot have a driver of its own, or if one of its files does not exist."""
+    master = own.get("spark.master", "")
+    for key, url in (("spark.remote", own.get("spark.remote")), ("spark.master", master if master.startswith("sc:") else None)):
+        if url is not None:
+            raise FailTask(
+                f"The conf {key} cannot be {url!r}: a PySpark task has a driver of its own, and a Connect server has another one. "
+                "Use SparkSubmitOperator with this master, or SparkSession.builder.remote() in a plain task."
+            )
+    for key in FILES:
+        check_files(f"conf {key}", own.get(key, ""))
+
+
+def merged(settings: Settings, own: Mapping[str, str]) -> dict[str, str]:
+    """The defaults for a small local Spark, overridden by the keys of the task."""
+    defaults = {
+        "spark.app.name": "paceline",
+        "spark.master": "local[2]",
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # Limits on the data of ended jobs: only the newest are needed for the progress, and a warm JVM must not grow.
+        "spark.ui.retainedJobs": "50",
+        "spark.ui.retainedStages": "100",
+        "spark.ui.retainedTasks": "2000",
+        "spark.sql.ui.retainedExecutions": "20",
+    }
+    merged_conf = defaults | dict(own)
+    if merged_conf["spark.master"].startswith("local"):
+        return {**LOOPBACK, **merged_conf}
+    # A worker of UDFs on another machine cannot be ended between two tasks, and would keep the environment of the first one.
+    return {"spark.python.worker.reuse": "false", **merged_conf}
+
+
+def split(own: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The keys of a task that need a new JVM, and those that a session can take."""
+    session = {key: value for key, value in own.items() if takes_session(key)}
+    return {key: value for key, value in own.items() if key not in session}, session
+
+
+def takes_session(key: str) -> bool:
+    return key.startswith(SESSION_PREFIX) and key not in STATIC and not key.startswith(STATIC_PREFIXES)
+
+
+PAUSE_S = 0.5
+LARGEST_PORT = 65_535
+#: The URL schemes of masters with an address, or with several of which one is active.
+SCHEMES = ("spark://", "sc://")
+
+
+class MasterUnreachableError(PacelineError):
+    """No server listens at the address of the Spark master of a task."""
+
+
+def check_master(master: str, *, timeout_s: float, correct: str) -> None:
+    """Check a master with an address; others are not checked. `correct` names the source of the address.
+
+    MasterUnreachableError if no server listens there within `timeout_s`; FailTask if the address is not valid.
+    """
+    if not master.startswith(SCHEMES):
+        return
+    deadline = time.monotonic() + timeout_s
+    addresses = [_address(master, part) for part in urlsplit(master).netloc.split(",")]
+
+    def connect() -> None:
+        refusal: str | None = None
+        for address in addresses:
+            refusal = _refusal(*address, max(0.1, (deadline - time.monotonic()) / len(addresses)))
+            if refusal is None:
+                return
+        raise MasterUnreachableError(
+            f"The Spark master {master} did not answer within {timeout_s:g} s ({refusal}): start it, or correct {correct}."
+        )
+
+    retries.repeated(lambda error: isinstance(error, MasterUnreachableError), pause_s=PAUSE_S, stop=stop_before_delay(timeout_s))(
+        connect
+    )
+
+
+def _address(master: str, part: str) -> tuple[str, int]:
+    host, _, port = part.rpartition(":")
+    # getaddrinfo reduces a larger port modulo 65536, where another server may listen.
+    if not host or not port.isdigit() or int(port) > LARGEST_PORT:
+        raise FailTask(f"The Spark master {master} needs a host and a port, as in spark://host:7077.")
+    return host.strip("[]"), int(port)
+
+
+def _refusal(host: str, port: int, timeout_s: float) -> str | None:
+    """Why a connection fails; None if it succeeds."""
+    try:
+        with socket.create_connection((host, port), timeout=timeout_s):
+            return None
+    except (OSError, OverflowError) as error:
+        return f"nothing answers at {host}:{port}: {error}"

@@ -20,7 +20,7 @@ from scheduler.settings import Settings
 from scheduler.store.db.database import transact
 from scheduler.store.upkeep import processes
 from scheduler.store.upkeep.heartbeats import Listener, Renewal
-from scheduler.store.upkeep.registration import Registration
+from scheduler.store.upkeep.processes import Registration
 from workers.process import logs
 from workers.process.logs import worker_log
 from workers.supervision.connection_tests import ConnectionTests

@@ -23,7 +23,7 @@ from paceline.authoring.triggers import Counts, Target
 from scheduler.dagfiles import load
 from scheduler.dagfiles.bundle_cache import BundleCache, StoredContents
 from scheduler.messaging.wakeups import WAITERS_KEY, Wakeups
-from scheduler.process import fault_points, hardening, measures, role, service_manager
+from scheduler.process import fault_points, hardening, measures, role
 from scheduler.process.health import Complaint, Health, ServerHealth, StepHealth
 from scheduler.process.pidfile import Pidfile
 from scheduler.settings import Settings
@@ -33,7 +33,7 @@ from scheduler.store.db.database import transact
 from scheduler.store.db.rows import EngineReader
 from scheduler.store.moves.fire import Fired, fire
 from scheduler.store.upkeep.heartbeats import Listener, Renewal
-from scheduler.store.upkeep.registration import Registration
+from scheduler.store.upkeep.processes import Registration
 from scheduler.store.worker import deferrals, external_runs
 from scheduler.store.worker.deferrals import Awaited
 from workers.process import logs, secrets_backend, startup
@@ -74,7 +74,7 @@ def run(settings: Settings, *, name: str | None = None) -> int:
 
 async def _until_signalled(waiter: "Waiter", stopped_early: threading.Event) -> None:
     stop = asyncio.Event()
-    for number in service_manager.NUMBERS:
+    for number in role.NUMBERS:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     if stopped_early.is_set():
         stop.set()

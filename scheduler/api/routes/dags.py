@@ -22,7 +22,7 @@ from scheduler.dagfiles.bundle_cache import StoredContents
 from scheduler.settings import log_paths
 from scheduler.store.dags.bundles import DAGS_FOLDER
 from scheduler.store.read import dags as lists
-from scheduler.store.read import overview, records, runs
+from scheduler.store.read import operations, records, runs
 from scheduler.store.read.listing import Filters, in_memory
 
 router = new_router(tags=["DAG"])
@@ -276,7 +276,7 @@ def get_dag_stats(api: Api, dag_ids: Strings = None, limit: Limit = params.LONGE
 @router.get("/dagWarnings", VIEWER_OF_ANY, response_model=models.DagWarningPage, tags=["DagWarning"])
 def list_dag_warnings(api: Api, page: Page, dag_id: str | None = None, warning_type: str | None = None) -> dict[str, Any]:
     """List DAGs whose tasks name a pool that does not exist, or a queue that no worker listens to."""
-    found_warnings = api.read(overview.dag_warnings, dag_id)
+    found_warnings = api.read(operations.dag_warnings, dag_id)
     visible = set(api.read(lists.visible, {row["dag_id"] for row in found_warnings}, api.tags()))
     rows = [
         {name: row[name] for name in ("dag_id", "warning_type", "message")}

@@ -23,7 +23,7 @@ from scheduler.api.models.base import BulkResponse
 from scheduler.api.params import Page, UpdateMask
 from scheduler.messaging import connection_tests as tests
 from scheduler.messaging.connection_tests import ANSWER_S, ConnectionTest
-from scheduler.store.read import overview, records
+from scheduler.store.read import operations, records
 from scheduler.store.read.listing import Filters, Listing, Row
 from scheduler.store.secrets import connections as connection_store
 from scheduler.store.secrets import variables as variable_store
@@ -296,7 +296,7 @@ def show(api: Api, token: str) -> dict[str, Any]:
 
 def _queue(api: Call, wanted: str | None) -> str:
     """The queue whose workers are asked: the wanted one, or that of most tasks. ConflictError if no live worker takes from it."""
-    queues = api.read(overview.queues, silent_after_s=api.settings.worker.heartbeat_timeout)
+    queues = api.read(operations.queues, silent_after_s=api.settings.worker.heartbeat_timeout)
     live = [row["queue"] for row in queues if row["workers"]]
     default = api.settings.core.default_queue
     queue = wanted or (default if default in live else next(iter(live), None))

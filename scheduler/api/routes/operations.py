@@ -19,7 +19,7 @@ from scheduler.settings.model import keys
 from scheduler.store.accounts import logins
 from scheduler.store.dags import assets as asset_store
 from scheduler.store.db import clock
-from scheduler.store.read import assets, dags, history, home, instances, jump, operations, overview, records, why
+from scheduler.store.read import assets, dags, history, home, instances, jump, operations, records, why
 
 router = new_router(tags=["Paceline"])
 
@@ -109,7 +109,7 @@ def get_task_instance_why(api: Api, place: TaskPlace) -> dict[str, Any]:
 @router.get("/queues", VIEWER, response_model=models.QueueList)
 def get_queues(api: Api) -> dict[str, Any]:
     """List queues with the tasks that wait in PostgreSQL and in Redis, the running tasks, and their workers."""
-    rows = api.read(overview.queues, silent_after_s=api.settings.worker.heartbeat_timeout)[: params.LONGEST_PAGE]
+    rows = api.read(operations.queues, silent_after_s=api.settings.worker.heartbeat_timeout)[: params.LONGEST_PAGE]
     held: dict[str, int] = {}
     error = None
     try:
@@ -216,6 +216,6 @@ def _counted(api: Call) -> list[dict[str, Any]]:
 
 def _processes(api: Call, kind: str | None, *, stopped: bool = False) -> list[dict[str, Any]]:
     silent_s = api.settings.scheduler.scheduler_health_check_threshold
-    found = api.read(overview.processes, kind=kind, silent_after_s=silent_s, stopped=stopped)
+    found = api.read(operations.processes, kind=kind, silent_after_s=silent_s, stopped=stopped)
     # Stopped ones last: they are dropped first.
     return sorted(found, key=lambda row: row["state"] == "stopped")[: params.LONGEST_PAGE]

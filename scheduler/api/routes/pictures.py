@@ -17,7 +17,7 @@ from scheduler.api.routes.dags import kept_source
 from scheduler.api.routes.operations import get_task_instance_why
 from scheduler.api.routes.task_instances import MOST_LINES, end_of_log, shown, with_operators
 from scheduler.store.db import clock
-from scheduler.store.read import comparison, dags, instances, pictures, runs
+from scheduler.store.read import dags, instances, pictures, runs
 from scheduler.store.read.listing import Page
 
 router = new_router(tags=["Paceline"])
@@ -191,11 +191,11 @@ def _mapped(task: Any) -> bool:
 def get_comparison(api: Api, dag_id: str, dag_run_id: str, other_run_id: str | None = None) -> dict[str, Any]:
     """Compare a run with another run of its DAG, by default with the newest one before it that succeeded."""
     run = api.read(runs.run, dag_id, dag_run_id)
-    chosen = other_run_id or api.read(comparison.last_success, run)
+    chosen = other_run_id or api.read(pictures.last_success, run)
     shown: dict[str, Any] = {
         "run": run,
         "other": None,
-        "others": api.read(comparison.others, run),
+        "others": api.read(pictures.others, run),
         "tasks": [],
         "params": [],
         "xcoms": [],
@@ -206,9 +206,9 @@ def get_comparison(api: Api, dag_id: str, dag_run_id: str, other_run_id: str | N
     other = api.read(runs.run, dag_id, chosen)
     return shown | {
         "other": other,
-        "tasks": api.read(comparison.tasks, run["id"], other["id"]),
-        "params": comparison.differences(_params(api, run), _params(api, other)),
-        "xcoms": api.read(comparison.xcoms, run["id"], other["id"]),
+        "tasks": api.read(pictures.tasks, run["id"], other["id"]),
+        "params": pictures.differences(_params(api, run), _params(api, other)),
+        "xcoms": api.read(pictures.xcoms, run["id"], other["id"]),
         "code": None if run["version_id"] == other["version_id"] else _code(api, run, other),
     }
 

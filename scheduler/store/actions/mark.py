@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from paceline.exceptions import PacelineError, UnreadableVersionError
 from paceline.states import FAILURES, MARKABLE, RUN_FINISHED, STARTED, SUSPENDED, UNFINISHED, RunState
 from paceline.states import TaskState as S
-from scheduler.deciding.teardowns import still_to_run
+from scheduler.deciding.evaluate import still_to_run
 from scheduler.serialized.dag import SerializedDag
 from scheduler.store.actions import clear
 from scheduler.store.dags.versions import Versions

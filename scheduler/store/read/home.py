@@ -12,7 +12,7 @@ from scheduler.settings import Settings
 from scheduler.store.db import rows
 from scheduler.store.queueing import pools
 from scheduler.store.queueing.limits import MOST_RUNS, SHARES_RUNS
-from scheduler.store.read import overview
+from scheduler.store.read import operations
 from scheduler.store.read.listing import Filters, Row
 from scheduler.store.read.requests import REQUEST, RESPONSE
 
@@ -143,7 +143,7 @@ def waiting(connection: Connection, filters: Filters, settings: Settings) -> lis
             queued=row["queued"],
             prefetch_window=settings.scheduler.prefetch_window,
         )
-        for row in overview.queues(connection, silent_after_s=settings.worker.heartbeat_timeout)
+        for row in operations.queues(connection, silent_after_s=settings.worker.heartbeat_timeout)
     }
     return [row | _not_running(row, known.get(row["pool"]), queues.get(row["queue"])) for row in rows.dicts(found)]
 

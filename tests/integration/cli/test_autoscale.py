@@ -14,8 +14,7 @@ from support.scenario import Scenario, dag
 from scheduler.cli import autoscale
 from scheduler.deciding.worker_count import Autoscaler, Limits
 from scheduler.embedded.stack import free_port
-from scheduler.process.health import Health
-from scheduler.process.health_server import HealthServer
+from scheduler.process.health import Health, HealthServer
 from scheduler.process.pidfile import Pidfile
 from scheduler.settings import Settings
 

@@ -8,8 +8,8 @@ import pytest
 from paceline.authoring import execution
 from paceline.quality import ExpectationError, Report, check, expect
 from scheduler.settings import Paths, Settings
-from workers.spark import java
-from workers.spark.sessions import configuration, session_pool
+from workers.spark import conf, java
+from workers.spark.sessions import session_pool
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.spark
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     settings = Settings(paths=Paths(home=tmp_path_factory.mktemp("home")))
-    one = session_pool.start(configuration.merged(settings, {}), {}, settings.spark, java.archive_options(settings))
+    one = session_pool.start(conf.merged(settings, {}), {}, settings.spark, java.archive_options(settings))
     yield one.base
     session_pool.end(one)
 

@@ -14,7 +14,7 @@ from scheduler.services.promote import Promote
 from scheduler.services.sweep import Sweep
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
-from scheduler.store.read import overview, reads, why
+from scheduler.store.read import operations, reads, why
 from scheduler.store.runs import runs
 from scheduler.store.upkeep import processes
 
@@ -240,7 +240,7 @@ def test_a_run_that_cannot_be_decided_is_shown_and_continues_by_itself(scenario:
     error = transact(scenario.engine, reads.run, "bad", "r")["scheduling_error"]
     assert error.startswith("The stored DAG version ")
     assert [run["scheduling_error"] for run in transact(scenario.engine, reads.runs, dag_id="bad")] == [error]
-    assert [run["run_id"] for run in transact(scenario.engine, overview.undecidable)] == ["r"]
+    assert [run["run_id"] for run in transact(scenario.engine, operations.undecidable)] == ["r"]
     sentences = transact(scenario.engine, why.why, scenario.settings, "bad", "r", "t000")["waiting_for"]
     assert error.rstrip(".") in sentences[0] and not any("Nothing blocks it" in sentence for sentence in sentences)
 
@@ -249,7 +249,7 @@ def test_a_run_that_cannot_be_decided_is_shown_and_continues_by_itself(scenario:
 
     assert scenario.run_state(bad) == "success"
     assert transact(scenario.engine, reads.run, "bad", "r")["scheduling_error"] is None
-    assert transact(scenario.engine, overview.undecidable) == []
+    assert transact(scenario.engine, operations.undecidable) == []
 
 
 def test_a_run_whose_statement_fails_stops_no_other_run(make_scenario: Callable[..., Scenario]) -> None:

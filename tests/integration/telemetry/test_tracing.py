@@ -20,8 +20,7 @@ from support.waiting import eventually
 from paceline.states import TaskState
 from scheduler.api import app as apps
 from scheduler.process import measures, trace_context
-from scheduler.process.health import Health, StepHealth
-from scheduler.process.health_server import HealthServer
+from scheduler.process.health import Health, HealthServer, StepHealth
 from scheduler.settings import Settings
 from scheduler.store.accounts import accounts, logins
 from scheduler.store.db.database import transact

@@ -5,7 +5,7 @@ from support.scenario import dag
 
 from paceline.states import FINISHED, UNFINISHED
 from paceline.states import TaskState as S
-from scheduler.deciding.teardowns import still_to_run
+from scheduler.deciding.evaluate import still_to_run
 
 TEARDOWN = {"is_teardown": True, "trigger_rule": "all_done_setup_success", "setups": ("up",), "scope": ("work",)}
 SCOPE = dag("d", {"up": [], "work": ["up"], "down": ["work"]}, options={"up": {"is_setup": True}, "down": TEARDOWN})

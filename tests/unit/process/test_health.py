@@ -12,9 +12,9 @@ import pytest
 from support.waiting import eventually
 
 from scheduler.embedded.stack import free_port
-from scheduler.process import health_server, pidfile
-from scheduler.process.health import Health, ServerHealth, StepHealth
-from scheduler.process.health_server import HealthServer
+from scheduler.process import health as process_health
+from scheduler.process import pidfile
+from scheduler.process.health import Health, HealthServer, ServerHealth, StepHealth
 from scheduler.process.pidfile import Pidfile
 from scheduler.services import heartbeat
 from scheduler.settings import Settings
@@ -87,7 +87,7 @@ def test_health_is_answered_on_a_socket_and_at_a_port_with_200_or_503(
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
             assert answer.status == 200
-        assert health_server.ask(short_folder / "s.health") == health_server.ask_port("127.0.0.1", port) == health.report()
+        assert process_health.ask(short_folder / "s.health") == process_health.ask_port("127.0.0.1", port) == health.report()
         pulse.at -= 60
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
@@ -99,7 +99,7 @@ def test_health_is_answered_on_a_socket_and_at_a_port_with_200_or_503(
         elsewhere.value.close()
     finally:
         server.close()
-    assert health_server.ask(short_folder / "s.health") is None
+    assert process_health.ask(short_folder / "s.health") is None
 
 
 def test_a_port_that_is_taken_is_logged_and_not_used(health: Health, short_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -108,7 +108,7 @@ def test_a_port_that_is_taken_is_logged_and_not_used(health: Health, short_folde
     second = HealthServer(health, path=short_folder / "2.health", port=port)
 
     assert "set another scheduler.health_port" in caplog.text
-    assert health_server.ask(short_folder / "2.health") is not None
+    assert process_health.ask(short_folder / "2.health") is not None
     first.close()
     second.close()
 
@@ -118,7 +118,7 @@ def test_a_silent_client_blocks_no_other(server: Path) -> None:
 
     with socket.socket(socket.AF_UNIX) as mute:
         mute.connect(str(server))
-        assert health_server.ask(server) is not None
+        assert process_health.ask(server) is not None
 
 
 def child(work: object) -> int:

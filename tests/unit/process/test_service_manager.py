@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.process import role, service_manager
+from scheduler.process import role
 from scheduler.process.health import Health, ServerHealth, StepHealth
-from scheduler.process.service_manager import ServiceManager
+from scheduler.process.role import ServiceManager
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_the_watchdog_is_silent_while_a_part_hangs(systemd: socket.socket) -> No
 @pytest.fixture
 def _stop_signals() -> Iterator[None]:
     """Keep the handlers of the test process, which a role replaces."""
-    handlers = {number: signal.getsignal(number) for number in service_manager.NUMBERS}
+    handlers = {number: signal.getsignal(number) for number in role.NUMBERS}
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)

@@ -4,27 +4,27 @@ import pytest
 
 from paceline.exceptions import SettingsError
 from scheduler.settings import Settings
-from scheduler.settings.bundle_sources import BundleSource, parse
 from scheduler.settings.model import effective
+from scheduler.settings.types import BundleSource, bundle_sources
 
 
 def test_sources_are_separated_by_spaces_or_lines() -> None:
     text = "\n  sales=git+https://git.example.org/sales.git#ref=main&folder=dags&connection=git\n  risk=s3://bucket/risk  "
-    assert parse(text) == (
+    assert bundle_sources(text) == (
         BundleSource(bundle="risk", url="s3://bucket/risk", is_git=False),
         BundleSource(
             bundle="sales", url="https://git.example.org/sales.git", is_git=True, ref="main", folder="dags", connection="git"
         ),
     )
-    assert [source.title for source in parse(text)] == [
+    assert [source.title for source in bundle_sources(text)] == [
         "s3://bucket/risk", "git+https://git.example.org/sales.git#ref=main&folder=dags",
     ]  # fmt: skip
-    assert parse("") == ()
+    assert bundle_sources("") == ()
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/dags.tar.gz", "https://example.org/DAGS.TGZ"])
 def test_an_archive_is_known_by_its_name(url: str) -> None:
-    assert parse(f"a={url}")[0].is_archive and not parse("a=git+https://example.org/x.tgz")[0].is_archive
+    assert bundle_sources(f"a={url}")[0].is_archive and not bundle_sources("a=git+https://example.org/x.tgz")[0].is_archive
 
 
 @pytest.mark.parametrize(("text", "said"), [
@@ -46,7 +46,7 @@ def test_an_archive_is_known_by_its_name(url: str) -> None:
 ])  # fmt: skip
 def test_anything_else_is_refused(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said) as refused:
-        parse(text)
+        bundle_sources(text)
     assert "secret" not in str(refused.value)
 
 

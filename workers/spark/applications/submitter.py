@@ -1,23 +1,29 @@
-"""Runs a task that submits an application: resumes or ends those of earlier tries, then submits and follows its own."""
+"""Runs a task that submits an application: resumes or ends those of earlier tries, then submits and follows its own.
+
+A driver on this machine is a child process of the task, whose output is read continuously, and which ends with the task.
+"""
 
 import dataclasses
 import json
-from collections.abc import Mapping
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline import secrets_masker
 from paceline.authoring.connection import Connection
 from paceline.exceptions import FailTask, NotFoundError, PacelineError, TaskStopped, TaskTimeout
+from paceline.operators import process
 from paceline.operators.spark import SparkOperator
 from scheduler.settings import Settings
 from scheduler.store.worker.external_jobs import ExternalJob
 from workers.process import progress, trace_properties
-from workers.spark import conf, iceberg, java, reachable
-from workers.spark.applications import driver
-from workers.spark.applications.driver import binary_of
+from workers.spark import causes, conf, iceberg, java
 from workers.spark.applications.jobs import Jobs
-from workers.spark.applications.tracking import Followed, end_for, say
-from workers.spark.clusters import calls, command, target
+from workers.spark.applications.tracking import LOOK_S, Followed, end_for, say
+from workers.spark.clusters import command, protocol, target
 from workers.spark.clusters.command import Submission
 from workers.spark.clusters.protocol import (
     ApplicationError,
@@ -32,6 +38,145 @@ from workers.spark.iceberg import TOKEN_VARIABLE, JarsMissingError
 
 if TYPE_CHECKING:
     from scheduler.catalog.access import Access
+
+#: A pool process has ten seconds to react to a stop. Five are for the process group, these are for the cluster.
+CLUSTER_SHARE_S = 3.0
+
+
+def run(submission: Submission, followed: Followed, settings: Settings) -> None:
+    """Run the driver to its end; ApplicationError if it fails.
+
+    After an interruption, nothing of the application is left, or the log has an error.
+    """
+    host = submission.conf.get("spark.driver.host") or socket.gethostname()
+    followed.check_current()
+    try:
+        ended = _start(
+            submission, settings, lambda line: followed.read_output(line, host), client=followed.cluster.client(submission)
+        )
+    except (TaskTimeout, TaskStopped) as interruption:
+        _end_rest(submission, followed, interruption)
+        raise
+    except BaseException:
+        followed.note(Status(Phase.FAILED, "its driver could not be started"))
+        raise
+    left = _left_on_server(submission, followed)
+    if ended.exit_code != 0 and left is not None:
+        # Its row stays open, so that the next try ends it before it submits another one.
+        raise ApplicationError(
+            f"The Spark application ended with {process.describe(ended.exit_code)}, but {left}; {followed.cause}"
+        )
+    if ended.exit_code != 0:
+        exit_code = process.describe(ended.exit_code)
+        followed.note(Status(Phase.FAILED, exit_code))
+        raise ApplicationError(f"The Spark application ended with {exit_code}; {followed.cause}")
+    _verify(followed)
+
+
+def output_of(submission: Submission, settings: Settings) -> str:
+    """Submit in cluster mode with spark-submit, and return its output; ApplicationError if it fails."""
+    output: list[str] = []
+    ended = _start(submission, settings, output.append)
+    if ended.exit_code != 0:
+        raise ApplicationError(f"spark-submit ended with {process.describe(ended.exit_code)}; its output is above.")
+    return "".join(output)
+
+
+def _start(
+    submission: Submission,
+    settings: Settings,
+    on_line: Callable[[str], None],
+    *,
+    client: tuple[list[str], dict[str, str]] | None = None,
+) -> process.Ended:
+    with tempfile.TemporaryDirectory(prefix="paceline-spark-") as folder:
+        if client is not None:
+            arguments, environment = client
+        else:
+            binary = binary_of(submission)
+            secrets = _secrets(Path(folder) / "secrets.properties", submission, binary)
+            sql_file = _write(Path(folder) / "statements.sql", submission.sql or "")
+            if submission.sql is not None:
+                (Path(folder) / causes.NO_WAREHOUSE).touch()
+            arguments = command.argv(submission, binary=binary, secrets=secrets, sql_file=sql_file)
+            environment = _environment(submission, settings)
+        say(command.shown(arguments))
+        try:
+            return process.run(arguments, env=environment, cwd=folder, on_line=on_line)
+        except OSError as error:
+            raise FailTask(f"{arguments[0]} cannot be started ({error.strerror}): correct spark_binary.") from None
+
+
+def binary_of(submission: Submission) -> str:
+    """The path of spark-submit: that of `spark_binary`, else that of the installed PySpark."""
+    if submission.target.binary:
+        return submission.target.binary
+    return f"{java.spark_home()}/bin/spark-submit"
+
+
+def _environment(submission: Submission, settings: Settings) -> dict[str, str]:
+    options = [] if submission.target.binary else java.archive_options(settings)
+    return {**java.environment(java.find_java() or "java", *options), **submission.environment}
+
+
+def _secrets(path: Path, submission: Submission, binary: str) -> list[str]:
+    """Write the secret part of the conf to a file, and return the options of spark-submit for it; none without secrets."""
+    secrets = command.secret_properties(submission.conf)
+    if not secrets:
+        return []
+    text, options = conf.as_properties_file(secrets, java.spark_of_binary(binary))
+    _write(path, text)
+    return ["--properties-file", str(path), *options]
+
+
+def _write(path: Path, text: str) -> str | None:
+    """Write text that must not show in process lists to a file that only this user can read; None without text."""
+    if not text:
+        return None
+    path.touch(mode=0o600)
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def _left_on_server(submission: Submission, followed: Followed) -> str | None:
+    """Close the session of a driver that has ended. Returns why that failed; then the server may still work for it."""
+    try:
+        followed.cluster.interrupt(submission, within_s=followed.settings.kill_timeout)
+    except ClusterUnreachableError as error:
+        say(str(error), level="WARNING")
+        return str(error)
+    return None
+
+
+def _end_rest(submission: Submission, followed: Followed, interruption: BaseException) -> None:
+    """After the process group has ended, make sure that the application has ended in the cluster."""
+    deadline = time.monotonic() + CLUSTER_SHARE_S
+    try:
+        followed.cluster.interrupt(submission, within_s=CLUSTER_SHARE_S / 2)
+    except ClusterUnreachableError as error:
+        say(str(error), level="WARNING")
+    end_for(interruption, followed, deadline - time.monotonic())
+
+
+def _verify(followed: Followed) -> None:
+    """After exit code 0 of the driver: ApplicationError if the cluster reports a failure. No answer is ignored."""
+    deadline = time.monotonic() + followed.settings.kill_timeout
+    status = Status(Phase.UNKNOWN, "the cluster was not asked")
+    while time.monotonic() < deadline and not status.phase.is_end:
+        try:
+            ids = followed.cluster.find(followed.job.tag, followed.job.submitted_at)
+            if ids is None:
+                break
+            status = followed.cluster.status(followed.ids.known(ids), followed.job.tag)
+        except ClusterUnreachableError as error:
+            say(f"the cluster did not confirm the end of {followed.ids}: {error}", level="WARNING")
+            break
+        time.sleep(0.0 if status.phase.is_end else LOOK_S)
+    if status.phase in {Phase.FAILED, Phase.KILLED} and followed.cluster.confirms_end:
+        followed.note(status)
+        raise ApplicationError(f"The driver ended with exit code 0, but the cluster reports: {status.detail}.")
+    followed.note(Status(Phase.FINISHED, "exit code 0", followed.ids))
+
 
 #: Seconds for each request to the UI of an application.
 UI_TIMEOUT_S = 2.0
@@ -85,7 +230,7 @@ class Submitter:
         self._check(submission, cluster)
         former = self._settle(operator)
         if former is None:
-            reachable.check_master(
+            conf.check_master(
                 where.address, timeout_s=self._settings.spark.submit_timeout, correct="the connection or the master of this task"
             )
             if self._catalog is not None:
@@ -98,7 +243,7 @@ class Submitter:
             if former is not None or where.is_cluster_mode:
                 self._in_cluster(submission, followed, attached=former is not None)
             else:
-                driver.run(submission, followed, self._settings)
+                run(submission, followed, self._settings)
 
     def _connection(self, operator: SparkOperator) -> Connection | None:
         """The connection of the task; None if there is no connection with the default name, for `master` or a local Spark."""
@@ -187,7 +332,7 @@ class Submitter:
         ids, why = Ids(), "no application ID"
         followed.check_current()
         try:
-            ids = followed.cluster.submit(submission, lambda given: driver.output_of(given, self._settings))
+            ids = followed.cluster.submit(submission, lambda given: output_of(given, self._settings))
         except ClusterUnreachableError as error:
             if error.refused:
                 followed.note(Status(Phase.FAILED, str(error)))
@@ -214,12 +359,12 @@ def _progress(ids: Ids, *, jobs: bool = False) -> progress.Progress | None:
     if ids.ui_url is None:
         return None
     base = f"{ids.ui_url.rstrip('/')}/api/v1/applications"
-    application_id = ids.application_id or _only(calls.ask(base, timeout_s=UI_TIMEOUT_S))
+    application_id = ids.application_id or _only(protocol.ask(base, timeout_s=UI_TIMEOUT_S))
     if application_id is None:
         return None
-    stages: list[dict[str, Any]] = calls.ask(f"{base}/{application_id}/stages", timeout_s=UI_TIMEOUT_S)
-    executors: list[dict[str, Any]] = calls.ask(f"{base}/{application_id}/allexecutors", timeout_s=UI_TIMEOUT_S)
-    ran = calls.ask(f"{base}/{application_id}/jobs", timeout_s=UI_TIMEOUT_S) if jobs else ()
+    stages: list[dict[str, Any]] = protocol.ask(f"{base}/{application_id}/stages", timeout_s=UI_TIMEOUT_S)
+    executors: list[dict[str, Any]] = protocol.ask(f"{base}/{application_id}/allexecutors", timeout_s=UI_TIMEOUT_S)
+    ran = protocol.ask(f"{base}/{application_id}/jobs", timeout_s=UI_TIMEOUT_S) if jobs else ()
     about = {"application_id": application_id, "ui_url": ids.ui_url, "jobs": progress.of_jobs(ran)}
     return progress.of_stages(stages, executors, **about)
 

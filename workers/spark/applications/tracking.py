@@ -24,7 +24,7 @@ from workers.process import secrets_backend
 from workers.process.logs import stamp, worker_log
 from workers.spark import causes
 from workers.spark.applications.jobs import Jobs, ids_of, write
-from workers.spark.clusters import calls, target
+from workers.spark.clusters import protocol, target
 from workers.spark.clusters.protocol import (
     ApplicationLivesError,
     Cluster,
@@ -73,7 +73,7 @@ NOT_FOUND = "the cluster does not know it, but the submission may still be on it
 
 def say(text: str, *, level: str = "INFO") -> None:
     """Write a line to the log of the task."""
-    print(f"{stamp()} {level} spark: {text}", flush=True)  # noqa: T201
+    print(f"{stamp()} {level} spark: {text}", flush=True)
 
 
 @dataclass(slots=True)
@@ -218,7 +218,7 @@ class Followed:
         not_found_since: float | None = None
         while (now := time.monotonic()) < deadline:
             try:
-                with calls.until(deadline):
+                with protocol.until(deadline):
                     gone = self._gone()
                     if gone is None:
                         not_found_since = not_found_since or now
@@ -273,7 +273,7 @@ class Followed:
         text = self.cluster.output(self.ids, self._seen)
         if text:
             self.read_output(text, self.cluster.driver_host(self.ids))
-            print(text, end="" if text.endswith("\n") else "\n", flush=True)  # noqa: T201
+            print(text, end="" if text.endswith("\n") else "\n", flush=True)
         return bool(text)
 
     def _pass_rest(self) -> None:

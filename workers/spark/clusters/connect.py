@@ -1,5 +1,8 @@
-"""Spark Connect: the application is a Python process on this machine, with a session on the server that is named after the tag."""
+"""Applications that are processes on this machine: those of local masters, and those of Spark Connect, which have a session on the
+server that is named after their tag.
+"""
 
+import dataclasses
 import os
 import re
 import sys
@@ -9,11 +12,51 @@ from collections.abc import Mapping
 from datetime import datetime
 from urllib.parse import quote
 
+import psutil
+
 from paceline.exceptions import FailTask
-from workers.spark.clusters import calls
+from workers.spark import conf
+from workers.spark.clusters import protocol
 from workers.spark.clusters.command import Submission
-from workers.spark.clusters.local import Local, running
-from workers.spark.clusters.protocol import ClusterUnreachableError, Ids, Password
+from workers.spark.clusters.protocol import Cluster, ClusterUnreachableError, Ids, Password, Phase, Status
+from workers.supervision.descendants import kill_tree
+
+
+class Local(Cluster):
+    """The processes of this machine with the tag of an application in their command line."""
+
+    masters = re.compile(r"local(\[.*\]|-cluster\[.*\])?")
+    example = "local[N]"
+    has_cluster_mode = False
+    confirms_end = False
+
+    def tagged(self, submission: Submission) -> Submission:
+        """Let the driver listen on this machine only, unless the task sets another address."""
+        return dataclasses.replace(submission, conf={**conf.LOOPBACK, **submission.conf})
+
+    def find(self, tag: str, since: datetime) -> Ids | None:
+        return Ids(driver_id=tag) if running(tag) else None
+
+    def status(self, ids: Ids, tag: str) -> Status:
+        return Status(Phase.RUNNING, "its process runs") if running(tag) else Status(Phase.KILLED, "its process has ended")
+
+    def kill(self, ids: Ids) -> None:
+        for process in running(ids.driver_id) if ids.driver_id else ():
+            kill_tree(process.pid)
+
+    def gone(self, ids: Ids, tag: str) -> bool:
+        return not running(tag)
+
+
+def running(tag: str) -> list[psutil.Process]:
+    """The processes with a tag, except zombies."""
+    processes = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        words = process.info["cmdline"] or ()
+        if process.info["status"] != psutil.STATUS_ZOMBIE and any(tag in word.split() or word.endswith(tag) for word in words):
+            processes.append(process)
+    return processes
+
 
 #: Seconds in which a server must close a session.
 INTERRUPT_S = 10.0
@@ -67,7 +110,7 @@ class Connect(Local):
         """Whether no driver runs here and the server has closed the session; then a driver on another machine cannot use it."""
         if running(tag):
             return False
-        interrupt(self._master(), tag, within_s=calls.left(INTERRUPT_S))
+        interrupt(self._master(), tag, within_s=protocol.left(INTERRUPT_S))
         return True
 
     def _master(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from workers.spark.clusters import calls
+from workers.spark.clusters import protocol
 from workers.spark.clusters.command import Submission
 from workers.spark.clusters.protocol import Cluster, ClusterUnreachableError, Ids, Password, Phase, Run, Status
 
@@ -78,7 +78,7 @@ class Kubernetes(Cluster):
 
     def _run(self, *arguments: str) -> str:
         shown = f"kubectl {' '.join(arguments)}"
-        done = calls.run([self._command, "--server", self._server, "--namespace", self._namespace, *arguments], shown)
+        done = protocol.run([self._command, "--server", self._server, "--namespace", self._namespace, *arguments], shown)
         if done.returncode != 0:
             raise ClusterUnreachableError(f"{shown} failed: {done.stderr[-300:].strip()}")
         return done.stdout

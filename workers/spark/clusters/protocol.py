@@ -1,12 +1,21 @@
-"""The interface of a cluster, which each module of a cluster manager implements."""
+"""The interface of a cluster, which each module of a cluster manager implements, and the calls by its command or over HTTP."""
 
+import contextlib
+import json
 import re
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import ClassVar
+from http import HTTPStatus
+from http.client import HTTPException
+from typing import Any, ClassVar
 
 from paceline.exceptions import FailTask, PacelineError
 from workers.spark.clusters.command import Submission
@@ -116,9 +125,7 @@ class Cluster(ABC):
     #: Whether the final status shows how an application ended whose driver ran on this machine.
     confirms_end: ClassVar[bool] = True
 
-    def __init__(  # noqa: B027 - most clusters need only some of these
-        self, address: str, reach: Mapping[str, str], deploy_mode: str, password: Password
-    ) -> None:
+    def __init__(self, address: str, reach: Mapping[str, str], deploy_mode: str, password: Password) -> None:
         """`reach` has the keys of Target.reach."""
 
     def check(self, submission: Submission) -> None:
@@ -142,7 +149,7 @@ class Cluster(ABC):
         """The command and environment of a driver on this machine. None if spark-submit starts it."""
         return None
 
-    def interrupt(self, submission: Submission, *, within_s: float) -> None:  # noqa: B027
+    def interrupt(self, submission: Submission, *, within_s: float) -> None:
         """End what a driver on this machine has left on a server when it has ended in any way; by default nothing."""
 
     def submit(self, submission: Submission, run: Run) -> Ids:
@@ -177,3 +184,88 @@ class Cluster(ABC):
     def output(self, ids: Ids, seen: dict[str, int]) -> str:
         """The output of the driver since the last call; `seen` stores the position between calls."""
         return ""
+
+
+COMMAND_S = 30.0
+
+_deadline: float | None = None
+
+
+@contextlib.contextmanager
+def until(deadline: float) -> Iterator[None]:
+    """Limit all requests inside the `with` block to `deadline`, by the monotonic clock: ending an application must be quick."""
+    global _deadline
+    before, _deadline = _deadline, deadline
+    try:
+        yield
+    finally:
+        _deadline = before
+
+
+def left(most_s: float) -> float:
+    """The seconds that a request may take, at most `most_s`."""
+    return most_s if _deadline is None else max(0.1, min(most_s, _deadline - time.monotonic()))
+
+
+def run(command: Sequence[str], shown: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command to its end; ClusterUnreachableError, which names it as `shown`, if it cannot be run or takes too long."""
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=left(COMMAND_S), check=False, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ClusterUnreachableError(f"{shown} gave no answer ({error})") from None
+
+
+TIMEOUT_S = 5.0
+
+
+def ask(url: str, *, body: object = None, headers: Mapping[str, str] = {}, timeout_s: float = TIMEOUT_S) -> Any:
+    """The JSON answer of `url`, also for an error status with a JSON body; ClusterUnreachableError."""
+    try:
+        return json.loads(text(url, body=body, headers=headers, timeout_s=timeout_s))
+    except (ValueError, RecursionError):
+        raise ClusterUnreachableError(f"{url} did not answer with JSON") from None
+
+
+def ask_object(url: str, *, body: object = None, headers: Mapping[str, str] = {}) -> dict[str, Any]:
+    """The same, if the answer is a JSON object; ClusterUnreachableError for any other JSON."""
+    answer = ask(url, body=body, headers=headers)
+    if not isinstance(answer, dict):
+        raise ClusterUnreachableError(f"{url} answered with a JSON {type(answer).__name__}, not an object")
+    return answer
+
+
+def text(
+    url: str, *, body: object = None, method: str | None = None, headers: Mapping[str, str] = {}, timeout_s: float = TIMEOUT_S
+) -> str:
+    """The body of the answer of `url`; ClusterUnreachableError names the URL and the reason."""
+    data = None if body is None else json.dumps(body).encode()
+    sent = {"Content-Type": "application/json;charset=UTF-8", **headers}
+    request = urllib.request.Request(url, data, sent, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=left(timeout_s)) as answer:
+            return str(answer.read().decode("utf-8", "replace"))
+    except urllib.error.HTTPError as error:
+        body_text = _body(error)
+        if error.code in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+            advice = "give the connection the password that the server expects"
+            raise ClusterUnreachableError(f"{url} answers {error.code} {error.reason}: {advice}", refused=True) from None
+        # 5xx may be the answer of a gateway, and does not show whether the request was processed.
+        if error.code < HTTPStatus.INTERNAL_SERVER_ERROR and body_text.lstrip().startswith("{"):
+            return body_text
+        refused = error.code < HTTPStatus.INTERNAL_SERVER_ERROR and error.code != HTTPStatus.REQUEST_TIMEOUT
+        raise ClusterUnreachableError(f"{url} answers {error.code} {error.reason}", refused=refused) from None
+    except (OSError, HTTPException) as error:
+        reason = getattr(error, "reason", None) or error
+        refused = isinstance(reason, ConnectionRefusedError | socket.gaierror)
+        raise ClusterUnreachableError(f"{url} does not answer ({reason})", refused=refused) from None
+
+
+def _body(error: urllib.error.HTTPError) -> str:
+    """The body of an error status; empty if it was cut off."""
+    with error:
+        try:
+            return error.read().decode("utf-8", "replace")
+        except (OSError, HTTPException):
+            return ""

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from paceline.exceptions import FailTask
-from workers.spark.clusters import calls, command
+from workers.spark.clusters import command, protocol
 from workers.spark.clusters.command import AS_CONF, Submission
 from workers.spark.clusters.protocol import ENDS, Cluster, ClusterUnreachableError, Ids, Password, Phase, Run, Status
 
@@ -100,7 +100,7 @@ class Standalone(Cluster):
         body, headers = request(submission), self._headers()
         for number, base in enumerate(self._rest, 1):
             try:
-                return created(calls.ask_object(f"{base}/create", body=body, headers=headers))
+                return created(protocol.ask_object(f"{base}/create", body=body, headers=headers))
             except ClusterUnreachableError as error:
                 # If a master may have accepted it, no other one is tried: then there could be two drivers.
                 if not error.refused or number == len(self._rest):
@@ -126,7 +126,7 @@ class Standalone(Cluster):
             self._ask(f"kill/{ids.driver_id}", "KillSubmissionResponse", body={})
         elif ids.application_id is not None:
             # For a driver in client mode, the page has a button but the REST server no call.
-            self._each(self._pages, lambda page: calls.text(f"{page}/app/kill/?id={ids.application_id}&terminate=true", body={}))
+            self._each(self._pages, lambda page: protocol.text(f"{page}/app/kill/?id={ids.application_id}&terminate=true", body={}))
 
     def driver_host(self, ids: Ids) -> str | None:
         return self._host
@@ -160,11 +160,11 @@ class Standalone(Cluster):
         return None
 
     def _page(self) -> dict[str, Any]:
-        return self._each(self._pages, lambda page: alive(calls.ask_object(f"{page}/json/"), page))
+        return self._each(self._pages, lambda page: alive(protocol.ask_object(f"{page}/json/"), page))
 
     def _ask(self, path: str, action: str, body: object = None) -> dict[str, Any]:
         headers = self._headers()
-        answer = functools.partial(calls.ask_object, body=body, headers=headers)
+        answer = functools.partial(protocol.ask_object, body=body, headers=headers)
         return self._each(self._rest, lambda base: of_action(answer(f"{base}/{path}"), action))
 
     def _headers(self) -> dict[str, str]:
@@ -324,7 +324,7 @@ def _command_line(page: str, driver_id: str) -> str | None:
     text, seen = "", {"stderr": 0}
     while COMMAND_END not in text:
         url = f"{page}/log/?driverId={driver_id}&logType=stderr&offset={seen['stderr']}&byteLength={HEAD_BYTES}"
-        new = new_text(calls.text(url), "stderr", seen)
+        new = new_text(protocol.text(url), "stderr", seen)
         if not new:
             return None
         text += new
@@ -337,7 +337,7 @@ def _new_output(page: str, driver_id: str, kind: str, seen: dict[str, int]) -> s
     for _ in range(MOST_CHUNKS):
         offset = seen.get(kind, 0)
         url = f"{page}/log/?driverId={driver_id}&logType={kind}&offset={offset}&byteLength={CHUNK_BYTES}"
-        parts.append(new_text(calls.text(url), kind, seen))
+        parts.append(new_text(protocol.text(url), kind, seen))
         if seen.get(kind, 0) - offset < CHUNK_BYTES:
             break
     return "".join(parts)

@@ -7,9 +7,8 @@ from urllib.parse import quote
 from paceline.authoring.connection import Connection
 from paceline.exceptions import FailTask
 from workers.spark.clusters.command import Target
-from workers.spark.clusters.connect import Connect
+from workers.spark.clusters.connect import Connect, Local
 from workers.spark.clusters.kubernetes import Kubernetes
-from workers.spark.clusters.local import Local
 from workers.spark.clusters.protocol import Cluster, Password, UnknownClusterError
 from workers.spark.clusters.standalone import Standalone
 from workers.spark.clusters.yarn import Yarn

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from workers.spark.clusters import calls
+from workers.spark.clusters import protocol
 from workers.spark.clusters.command import Submission
 from workers.spark.clusters.protocol import Cluster, ClusterUnreachableError, Ids, Password, Phase, Run, Status
 
@@ -49,14 +49,14 @@ class Yarn(Cluster):
 
     def find(self, tag: str, since: datetime) -> Ids | None:
         if self._rest:
-            return found(calls.ask_object(f"{self._rest}/ws/v1/cluster/apps?applicationTags={tag}"))
+            return found(protocol.ask_object(f"{self._rest}/ws/v1/cluster/apps?applicationTags={tag}"))
         return listed(self._call("application", "-list", "-appStates", "ALL", "-appTags", tag))
 
     def status(self, ids: Ids, tag: str) -> Status:
         if ids.application_id is None:
             return Status(Phase.UNKNOWN, "its application ID is not known", ids)
         if self._rest:
-            return of_answer(calls.ask_object(f"{self._rest}/ws/v1/cluster/apps/{ids.application_id}"))
+            return of_answer(protocol.ask_object(f"{self._rest}/ws/v1/cluster/apps/{ids.application_id}"))
         return of_report(self._call("application", "-status", ids.application_id))
 
     def kill(self, ids: Ids) -> None:
@@ -64,13 +64,13 @@ class Yarn(Cluster):
             return
         if self._rest:
             url = f"{self._rest}/ws/v1/cluster/apps/{ids.application_id}/state"
-            calls.text(url, body={"state": "KILLED"}, method="PUT")
+            protocol.text(url, body={"state": "KILLED"}, method="PUT")
         else:
             self._call("application", "-kill", ids.application_id)
 
     def _call(self, *arguments: str) -> str:
         shown = f"`{self._command} {' '.join(arguments)}`"
-        done = calls.run([self._command, *arguments], shown)
+        done = protocol.run([self._command, *arguments], shown)
         if done.returncode != 0 and not _ID.search(done.stdout):
             raise ClusterUnreachableError(f"{shown} failed: {(done.stderr or done.stdout)[-300:].strip()}")
         return done.stdout

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from paceline.exceptions import PacelineError
 from scheduler.settings import Settings
-from workers.spark import causes, java
+from workers.spark import causes, conf, java
 from workers.spark.java import check_java
-from workers.spark.sessions import configuration, session, session_pool
+from workers.spark.sessions import session, session_pool
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -128,10 +128,10 @@ def make(settings: Settings, play: Play = rehearse) -> Path:
 
 def _rehearse(settings: Settings, target: Path, folder: Path, play: Play) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    conf = configuration.merged(settings, {"spark.sql.warehouse.dir": str(folder / "warehouse")})
+    jvm_conf = conf.merged(settings, {"spark.sql.warehouse.dir": str(folder / "warehouse")})
     with _silent():
         options = [f"-XX:ArchiveClassesAtExit={target}", UNOPTIMIZED, java.QUIET]
-        warm = session_pool.start(conf, {}, settings.spark, options)
+        warm = session_pool.start(jvm_conf, {}, settings.spark, options)
         try:
             with session.opened(warm, {}, name="rehearsal") as spark:
                 play(spark, folder)

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from workers.spark.sessions.jvm_shared import end_idle_workers, field
 from workers.spark.sessions.session_pool import WarmJvm
+from workers.spark.sessions.shared_state import end_idle_workers, field
 
 #: Seconds in which a JVM must cancel the jobs of an ended task.
 CANCEL_S = 4.0
@@ -77,7 +77,7 @@ class State:
         """The change of a task that cannot be restored; None if nothing."""
         now = self._read_lasting()
         for name, before in self._lasting.items():
-            if not (now[name] == before):  # noqa: SIM201 - objects of Java define only this operator
+            if not (now[name] == before):
                 return f"a task changed {name}"
         return None
 

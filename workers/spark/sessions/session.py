@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from workers.process.guard import ENDING_S, Threads
 from workers.spark import causes
-from workers.spark.sessions import python_side
+from workers.spark.sessions import shared_state
 from workers.spark.sessions.jvm_state import CANCEL_S, PAUSE_S, State
 from workers.spark.sessions.session_pool import ANSWER_S, JVM_ERROR, JVM_FAILED, WarmJvm
 
@@ -55,7 +55,7 @@ def until_end(warm: WarmJvm, begun: Begun) -> Iterator["SparkSession"]:
     try:
         yield begun.session
     except BaseException as error:
-        python_side.restore_modules()
+        shared_state.restore_modules()
         if interrupted(error):
             ending_s = CANCEL_S
             _drop_connection(warm)
@@ -81,11 +81,11 @@ def interrupted(error: BaseException) -> bool:
     """Whether `error` was caused by a timeout, a stop, or a broken connection to the JVM."""
     from py4j.protocol import Py4JError, Py4JNetworkError
 
-    if python_side.is_interruption(error):
+    if shared_state.is_interruption(error):
         return True
     return any(
         isinstance(link, Py4JNetworkError) or (type(link) is Py4JError and NO_ANSWER.fullmatch(str(link)) is not None)
-        for link in python_side.chain(error)
+        for link in shared_state.chain(error)
     )
 
 
@@ -124,7 +124,7 @@ def _close(warm: WarmJvm, before: State) -> None:
 
 
 def _clean(warm: WarmJvm, before: State) -> None:
-    python_side.restore_modules()
+    shared_state.restore_modules()
     warm.python.restore()
     warm.levels.restore()
     if warm.stopped:

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 from paceline.exceptions import FailTask, PacelineError
 from scheduler.settings.sections import Spark
 from workers.process.logs import worker_log
-from workers.spark import causes, reachable
-from workers.spark.sessions import jvm_shared, python_side
+from workers.spark import causes, conf
+from workers.spark.sessions import shared_state
 from workers.spark.sessions.jvm import Jvm, JvmError
-from workers.spark.sessions.jvm_shared import LogLevels
-from workers.spark.sessions.python_side import PythonSide, restore_modules
+from workers.spark.sessions.shared_state import LogLevels, PythonSide, restore_modules
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -148,11 +147,11 @@ def _is_fit(warm: WarmJvm, limits: Spark) -> bool:
                 activate(warm)
                 if warm.stopped:
                     warm.renew()
-                why = jvm_shared.why_python_ended(warm.classes, warm.context)
+                why = shared_state.why_python_ended(warm.classes, warm.context)
         if why is None:
             return True
     except BaseException as error:
-        if python_side.is_interruption(error) or not isinstance(error, Exception):
+        if shared_state.is_interruption(error) or not isinstance(error, Exception):
             end(warm, "taking it for another task was interrupted")
             raise
         why = f"it could not be taken for another task ({causes.first_line(error)})"
@@ -166,7 +165,7 @@ def start(settings: Mapping[str, str], own: Mapping[str, str], limits: Spark, op
     JvmError or MasterUnreachableError, with the cause in one sentence, if it does not start.
     """
     correct = "spark.master in the conf of this task"
-    reachable.check_master(settings["spark.master"], timeout_s=limits.submit_timeout, correct=correct)
+    conf.check_master(settings["spark.master"], timeout_s=limits.submit_timeout, correct=correct)
     restore_modules()
     warm = WarmJvm(settings, Jvm(settings, options))
     try:
@@ -174,9 +173,9 @@ def start(settings: Mapping[str, str], own: Mapping[str, str], limits: Spark, op
         warm.check(own)
         warm.levels = LogLevels(warm.classes)
         warm.renew()
-        jvm_shared.end_idle_threads_soon(warm.classes)
+        shared_state.end_idle_threads_soon(warm.classes)
     except BaseException as error:
-        python_side.keep_texts(error)
+        shared_state.keep_texts(error)
         failure = _failure(warm, error)
         end(warm)
         if failure is None:
@@ -187,7 +186,7 @@ def start(settings: Mapping[str, str], own: Mapping[str, str], limits: Spark, op
 
 def _failure(warm: WarmJvm, error: BaseException) -> JvmError | None:
     """The error to raise if there is no SparkContext, without the Java stack, which is in the log; None to raise `error`."""
-    if isinstance(error, PacelineError) or not isinstance(error, Exception) or python_side.is_interruption(error):
+    if isinstance(error, PacelineError) or not isinstance(error, Exception) or shared_state.is_interruption(error):
         return None
     return JvmError(f"Spark did not start: {causes.of_error(error, warm.jvm.recent_output()) or causes.first_line(error)}")
 
@@ -227,7 +226,7 @@ def shutdown() -> None:
 
 def end(warm: WarmJvm, why: str | None = None) -> None:
     """End a JVM, and remove it from PySpark."""
-    global _active  # noqa: PLW0603 - PySpark supports one JVM per process
+    global _active
     if why is not None:
         worker_log.info("ending the JVM %d of a Spark configuration: %s", warm.jvm.pid, why)
     with contextlib.suppress(Exception):
@@ -248,7 +247,7 @@ def _close_accumulators(warm: WarmJvm) -> None:
 
 def activate(warm: WarmJvm) -> None:
     """Make this the JVM of PySpark, which supports one per process."""
-    global _active  # noqa: PLW0603
+    global _active
     restore_modules()
     # It would log each connection in the log of the task.
     logging.getLogger("py4j").setLevel(logging.WARNING)

@@ -20,7 +20,7 @@ from workers.process.logs import LoggerStates, stamp, worker_log
 from workers.process.progress import Look, Progress
 from workers.spark import causes, conf, frames, iceberg, java
 from workers.spark.iceberg import JarsMissingError
-from workers.spark.sessions import configuration, jvm_state, python_side, session, session_pool
+from workers.spark.sessions import jvm_state, session, session_pool, shared_state
 from workers.spark.sessions.jvm import JvmError
 from workers.spark.sessions.session_pool import WarmJvm
 
@@ -49,9 +49,9 @@ def run(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     _output[:] = [""]
     own = conf.checked(getattr(operator, "spark_conf", None) or {})
-    configuration.check(own)
-    for_jvm, for_session = configuration.split(own)
-    jvm_conf = configuration.merged(settings, for_jvm)
+    conf.check(own)
+    for_jvm, for_session = conf.split(own)
+    jvm_conf = conf.merged(settings, for_jvm)
     catalog = {} if give is None else _catalog(settings, jvm_conf, own, give)
     keep = settings.spark.warm and getattr(operator, "warm", True)
     options = java.archive_options(settings)
@@ -74,7 +74,7 @@ def run(
                 spark.conf.set(key, value)
             with watched(look(warm, jobs=bool(settings.tracing.otlp_endpoint))):
                 result = execution.run(operator, {**values, "spark": spark, "sc": spark.sparkContext})
-                python_side.restore_modules()
+                shared_state.restore_modules()
                 result = frames.stored(result, operator, values["ti"], settings)
         if warm.unfit == jvm_state.CATALOG_CHANGED:
             _warn_about_tables()
@@ -95,7 +95,7 @@ def _catalog(settings: Settings, jvm_conf: dict[str, str], own: Mapping[str, str
     except JarsMissingError as missing:
         _no_tables[:] = [str(missing)]
         if settings.tables.spark_packages != iceberg.NONE:
-            print(f"{stamp()} WARNING spark: this session has no catalog {settings.tables.catalog!r} of tables. {missing}")  # noqa: T201
+            print(f"{stamp()} WARNING spark: this session has no catalog {settings.tables.catalog!r} of tables. {missing}")
         return {}
     access = give()
     return {} if access is None else iceberg.session_conf(access, own)
@@ -123,7 +123,7 @@ def _begun(
             _keep_text(warm, error)
             _output[:] = [warm.jvm.recent_output()]
             session_pool.drop(warm, f"it created no session ({type(error).__name__})")
-            if warm.tasks == 0 or not isinstance(error, Exception) or python_side.is_interruption(error):
+            if warm.tasks == 0 or not isinstance(error, Exception) or shared_state.is_interruption(error):
                 raise
             worker_log.warning("a used JVM created no session (%s): starting a new JVM", causes.first_line(error))
 
@@ -131,7 +131,7 @@ def _begun(
 def _warn_about_tables() -> None:
     """Log a warning that names in a catalog in memory do not last."""
     with contextlib.suppress(Exception):  # the task may have closed its output
-        print(  # noqa: T201
+        print(
             f"{stamp()} WARNING spark: only the JVM of this task knows the names of the tables, databases and functions that it "
             "created, and it ends now. Return the DataFrame, write it to a path, or use a persistent catalog."
         )
@@ -139,7 +139,7 @@ def _warn_about_tables() -> None:
 
 def _keep_text(warm: WarmJvm, error: BaseException) -> None:
     with contextlib.suppress(JvmError), warm.jvm.must_answer(session_pool.ANSWER_S):
-        python_side.keep_texts(error)
+        shared_state.keep_texts(error)
 
 
 def cause(error: BaseException) -> str | None:

@@ -20,7 +20,7 @@ from scheduler.settings import Core, Settings
 from scheduler.store.db.database import transact
 from scheduler.store.upkeep import processes
 from scheduler.store.upkeep.heartbeats import Listener, Renewal
-from scheduler.store.upkeep.registration import SettingsDrift, settings_differences
+from scheduler.store.upkeep.processes import SettingsDrift, settings_differences
 from scheduler.store.worker.claims import Ending
 from workers.supervision.heartbeat import lease_s
 

@@ -17,8 +17,8 @@ from pyarrow import parquet
 
 from paceline.authoring.frames import DataFrameReference
 from scheduler.settings import Paths, Settings
-from workers.spark import frames, java
-from workers.spark.sessions import configuration, session, session_pool
+from workers.spark import conf, frames, java
+from workers.spark.sessions import session, session_pool
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
@@ -99,7 +99,7 @@ INTERVALS: dict[str, tuple[list[str], list[Any]]] = {
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = Settings(paths=Paths(home=tmp_path_factory.mktemp("home")))
-    one = session_pool.start(configuration.merged(settings, {}), {}, settings.spark, java.archive_options(settings))
+    one = session_pool.start(conf.merged(settings, {}), {}, settings.spark, java.archive_options(settings))
     with session.opened(one, {}, name="types") as opened:
         yield opened
     session_pool.end(one)

@@ -11,8 +11,8 @@ from support.faulty import FULL
 from scheduler.cli import paceline
 from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Spark
-from workers.spark import java
-from workers.spark.sessions import archiving, configuration, session, session_pool
+from workers.spark import conf, java
+from workers.spark.sessions import archiving, session, session_pool
 from workers.spark.sessions.session_pool import WarmJvm
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
@@ -41,7 +41,7 @@ def started(settings: Settings) -> Iterator[Any]:
     jvms: list[WarmJvm] = []
 
     def start(mine: Settings = settings) -> WarmJvm:
-        jvms.append(session_pool.start(configuration.merged(mine, {}), {}, mine.spark, java.archive_options(mine)))
+        jvms.append(session_pool.start(conf.merged(mine, {}), {}, mine.spark, java.archive_options(mine)))
         return jvms[-1]
 
     yield start

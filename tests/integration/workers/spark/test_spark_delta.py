@@ -13,8 +13,8 @@ from support.tables import Lake
 from paceline.states import TaskState
 from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Tables as TablesSettings
-from workers.spark import iceberg
-from workers.spark.sessions import configuration, session_pool
+from workers.spark import conf, iceberg
+from workers.spark.sessions import session_pool
 from workers.spark.sessions.session_pool import WarmJvm
 
 if TYPE_CHECKING:
@@ -46,12 +46,12 @@ def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmJvm]:
     home = tmp_path_factory.mktemp("home")
     settings = Settings(paths=Paths(home=home), tables=TablesSettings(spark_jars=os.environ.get(JARS, "")))
     delta = ",".join(str(path) for path in sorted(Path(os.environ[DELTA]).glob("*.jar")))
-    conf = configuration.merged(settings, {**CONF, **FEW, "spark.jars": delta, "spark.sql.warehouse.dir": str(home / "hive")})
+    jvm_conf = conf.merged(settings, {**CONF, **FEW, "spark.jars": delta, "spark.sql.warehouse.dir": str(home / "hive")})
     try:
-        conf |= iceberg.jvm_conf(settings, conf)
+        jvm_conf |= iceberg.jvm_conf(settings, jvm_conf)
     except iceberg.JarsMissingError as missing:
         pytest.skip(f"{missing} Tests find them in the folder {JARS}.")
-    warm = session_pool.start(conf, {}, settings.spark)
+    warm = session_pool.start(jvm_conf, {}, settings.spark)
     yield warm
     session_pool.end(warm)
 

@@ -26,7 +26,7 @@ from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Spark
 from workers.process.guard import ENDING_S
 from workers.spark import causes, conf, java
-from workers.spark.sessions import configuration as configurations
+from workers.spark import conf as configurations
 from workers.spark.sessions import jvm_state, session, session_pool
 from workers.spark.sessions.session_pool import WarmJvm
 from workers.spark.sessions.task import look as look_at
@@ -359,7 +359,7 @@ def test_udfs_of_the_next_task_see_no_process_of_this_one(jvm: WarmJvm, tmp_path
         import decimal
 
         return [
-            os.environ.get("MINE"), os.getcwd() == str(tmp_path), "/mine" in sys.path, "mine" in sys.modules,  # noqa: PTH109
+            os.environ.get("MINE"), os.getcwd() == str(tmp_path), "/mine" in sys.path, "mine" in sys.modules,
             decimal.getcontext().prec,
         ]  # fmt: skip
 

@@ -18,7 +18,7 @@ from paceline.states import TaskState
 from scheduler.store.actions import clear, mark
 from scheduler.store.db.database import transact
 from scheduler.store.runs.selection import Runs, Tasks
-from workers.spark.clusters import calls, standalone
+from workers.spark.clusters import protocol, standalone
 from workers.spark.clusters.protocol import ClusterUnreachableError
 
 pytestmark = pytest.mark.spark
@@ -243,9 +243,9 @@ def test_the_master_refuses_requests_that_its_password_did_not_sign(cluster: Spa
 
     for path, body in (("create", {"action": "CreateSubmissionRequest"}), ("kill/driver-1", {}), ("status/driver-1", None)):
         with pytest.raises(ClusterUnreachableError, match=r"answers 403 .*: give the connection the password") as caught:
-            calls.ask(f"{base}/{path}", body=body, headers=standalone.signed_headers("c", password))
+            protocol.ask(f"{base}/{path}", body=body, headers=standalone.signed_headers("c", password))
         assert caught.value.refused
-    assert calls.ask(f"{base}/status/driver-1", headers=standalone.signed_headers("c", PASSWORD))["submissionId"] == "driver-1"
+    assert protocol.ask(f"{base}/status/driver-1", headers=standalone.signed_headers("c", PASSWORD))["submissionId"] == "driver-1"
 
 
 @pytest.mark.long

@@ -20,9 +20,10 @@ from support.waiting import eventually
 
 from scheduler.messaging.message import Message
 from scheduler.messaging.publisher import Publisher
-from scheduler.process import health_server, pidfile
+from scheduler.process import health as process_health
+from scheduler.process import pidfile
 from scheduler.settings import Settings
-from scheduler.store.upkeep.registration import Registration
+from scheduler.store.upkeep.processes import Registration
 from scheduler.store.worker.claims import Claim, Ending, NextInPlace, Refused, Reported
 from workers.process.logs import worker_log
 from workers.supervision import heartbeat
@@ -232,7 +233,7 @@ def test_a_worker_whose_event_loop_hangs_restarts_too(bench: Any, monkeypatch: p
 def test_a_stopped_worker_and_none_at_all_are_unhealthy(bench: Any) -> None:
     worker = bench.worker()
     (path,) = pidfile.sockets(bench.settings.run_folder, "worker")
-    report = health_server.ask(path)
+    report = process_health.ask(path)
     assert report is not None and report["process"].startswith("w0@")
 
     worker.signal(signal.SIGSTOP)

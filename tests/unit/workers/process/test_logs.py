@@ -16,7 +16,7 @@ from paceline.exceptions import TaskTimeout
 from paceline.operators import PythonOperator
 from scheduler.settings import log_paths
 from workers.process import logs
-from workers.spark.reachable import check_master
+from workers.spark.conf import check_master
 
 FOLDER = Path("/logs")
 
@@ -72,7 +72,7 @@ def test_a_traceback_begins_at_the_authors_frames() -> None:
 
     task = PythonOperator(task_id="t", python_callable=authors)
 
-    with pytest.raises(ValueError) as caught:  # noqa: PT011
+    with pytest.raises(ValueError) as caught:
         task.execute({})
 
     trace = caught.value.__traceback__
@@ -84,7 +84,7 @@ def test_a_traceback_begins_at_the_authors_frames() -> None:
 
 def raised(by: Callable[[], object]) -> BaseException:
     """The traceback of an operator of ours that calls `by`, from the operator's frames on."""
-    with pytest.raises(Exception) as caught:  # noqa: PT011
+    with pytest.raises(Exception) as caught:
         PythonOperator(task_id="t", python_callable=by).execute({})
     error = caught.value
     assert error.__traceback__ is not None

@@ -8,7 +8,7 @@ import pytest
 
 from scheduler.settings import Paths, Settings
 from scheduler.settings.sections import Spark
-from workers.spark.applications import driver
+from workers.spark.applications import submitter
 from workers.spark.clusters.command import Submission, Target
 from workers.spark.java import archive_options, archive_path
 from workers.spark.sessions import archiving
@@ -76,7 +76,9 @@ def test_drivers_of_submitted_applications_start_from_it_too(
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Dmine=1")
     archive_path(settings(tmp_path)).touch()
 
-    ours, theirs = (driver._environment(submission(binary), settings(tmp_path)) for binary in (None, "/opt/spark/bin/spark-submit"))
+    ours, theirs = (
+        submitter._environment(submission(binary), settings(tmp_path)) for binary in (None, "/opt/spark/bin/spark-submit")
+    )
 
     assert ours["SPARK_SUBMIT_OPTS"].startswith(f'-Dmine=1 "-XX:SharedArchiveFile={archive_path(settings(tmp_path))}"')
     assert theirs["SPARK_SUBMIT_OPTS"] == "-Dmine=1"

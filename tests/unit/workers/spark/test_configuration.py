@@ -10,7 +10,6 @@ from paceline.operators import SparkSubmitOperator
 from scheduler.settings import Paths, Settings
 from workers.spark import conf
 from workers.spark.clusters import command, target
-from workers.spark.sessions import configuration
 
 SETTINGS = Settings(paths=Paths(home=Path("/home/p")))
 
@@ -35,7 +34,7 @@ REMOTE = {"spark.master": "spark://m:7077"}
     ],
 )
 def test_keys_of_a_task_override_ours(given: dict[str, Any], key: str, value: str | None) -> None:
-    assert configuration.merged(SETTINGS, conf.checked(given)).get(key) == value
+    assert conf.merged(SETTINGS, conf.checked(given)).get(key) == value
 
 
 def test_a_session_takes_the_keys_that_spark_sql_reads_each_time() -> None:
@@ -46,7 +45,7 @@ def test_a_session_takes_the_keys_that_spark_sql_reads_each_time() -> None:
         "spark.sql.extensions": "x",
     }
 
-    for_jvm, for_session = configuration.split(own)
+    for_jvm, for_session = conf.split(own)
 
     assert for_session == {"spark.sql.shuffle.partitions": 9}
     assert for_jvm == {key: own[key] for key in ("spark.sql.warehouse.dir", "spark.executor.memory", "spark.sql.extensions")}
@@ -100,10 +99,10 @@ def test_a_file_in_a_conf_that_does_not_exist_is_one_sentence(tmp_path: Path, ke
     own = {key: names.format(there=tmp_path / "there.jar")}
 
     if words is None:
-        configuration.check(own)
+        conf.check(own)
     else:
         with pytest.raises(FailTask, match=r"^[^\n]*$") as caught:
-            configuration.check(own)
+            conf.check(own)
         assert f"The conf {key} " in str(caught.value)
         assert words in str(caught.value)
 
@@ -111,4 +110,4 @@ def test_a_file_in_a_conf_that_does_not_exist_is_one_sentence(tmp_path: Path, ke
 @pytest.mark.parametrize("own", [{"spark.master": "sc://h:15002"}, {"spark.remote": "sc://h:15002"}])
 def test_a_connect_server_is_no_master_of_a_task_with_a_driver_of_its_own(own: dict[str, str]) -> None:
     with pytest.raises(FailTask, match=r"cannot be 'sc://h:15002': .*Use SparkSubmitOperator"):
-        configuration.check(own)
+        conf.check(own)

@@ -10,7 +10,7 @@ from paceline.authoring.connection import Connection
 from scheduler.settings import Settings
 from scheduler.settings.sections import Spark
 from scheduler.store.worker.external_jobs import ExternalJob
-from workers.spark.applications import driver
+from workers.spark.applications import submitter
 from workers.spark.applications.jobs import NoJobs
 from workers.spark.applications.tracking import Followed
 from workers.spark.clusters import connect, target
@@ -94,6 +94,6 @@ def test_the_session_is_closed_when_its_driver_has_ended(
     followed = Followed(cluster, jobs.add(made), jobs, Spark(), say=lambda _: None)
 
     with pytest.raises(ApplicationError, match=problem) if problem else contextlib.nullcontext():
-        driver.run(made, followed, Settings.load({"PACELINE_HOME": str(tmp_path)}))
+        submitter.run(made, followed, Settings.load({"PACELINE_HOME": str(tmp_path)}))
 
     assert cluster.closed == [TAG]

@@ -18,7 +18,7 @@ from support.waiting import eventually
 
 from workers.spark.sessions import jvm
 from workers.spark.sessions.jvm import Scratch
-from workers.spark.sessions.jvm_shared import is_running
+from workers.spark.sessions.shared_state import is_running
 
 
 def test_a_connection_that_a_thread_reads_is_closed_too() -> None:

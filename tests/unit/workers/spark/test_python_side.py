@@ -10,8 +10,8 @@ import pytest
 from pyspark.accumulators import _start_update_server
 
 from paceline.exceptions import TaskTimeout
-from workers.spark.sessions import python_side
-from workers.spark.sessions.python_side import PythonSide
+from workers.spark.sessions import shared_state
+from workers.spark.sessions.shared_state import PythonSide
 
 TOKEN = "the token"
 
@@ -76,7 +76,7 @@ def test_an_exception_has_the_same_text_after_the_end_of_its_jvm() -> None:
     alive = [True]
     error = asks_a_jvm(alive)
 
-    python_side.keep_texts(error)
+    shared_state.keep_texts(error)
     alive[0] = False
 
     assert (str(error), type(error).__name__) == ("no such column", "Captured")
@@ -90,7 +90,7 @@ def test_those_it_was_raised_from_do_too() -> None:
     error = ExceptionGroup("several", [one_of])
     error.__cause__ = cause
 
-    python_side.keep_texts(error)
+    shared_state.keep_texts(error)
     alive[0] = False
 
     assert [str(one) for one in (cause, context, one_of)] == ["no such column"] * 3
@@ -100,7 +100,7 @@ def test_an_exception_whose_jvm_has_ended_already_has_its_known_text() -> None:
     error = asks_a_jvm([False])
     error.errmsg = "An error occurred while calling o1.count"  # type: ignore[attr-defined]
 
-    python_side.keep_texts(error)
+    shared_state.keep_texts(error)
 
     assert str(error) == "An error occurred while calling o1.count"
 
@@ -108,7 +108,7 @@ def test_an_exception_whose_jvm_has_ended_already_has_its_known_text() -> None:
 def test_exceptions_of_other_packages_are_left_alone() -> None:
     error = ValueError("mine")
 
-    python_side.keep_texts(error)
+    shared_state.keep_texts(error)
 
     assert type(error) is ValueError
 
@@ -118,4 +118,4 @@ def test_an_interruption_is_found_in_the_exception_of_py4j(cause: Exception, fou
     error = RuntimeError("Error while receiving")
     error.__cause__ = cause
 
-    assert python_side.is_interruption(error) is found
+    assert shared_state.is_interruption(error) is found

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from paceline.exceptions import FailTask
-from workers.spark import reachable
+from workers.spark import conf
 
 NOBODY = "127.0.0.1:1"
 
@@ -20,7 +20,7 @@ def listener() -> Iterator[socket.socket]:
 
 
 def check(master: str, timeout_s: float = 0.1) -> None:
-    reachable.check_master(master, timeout_s=timeout_s, correct="the connection")
+    conf.check_master(master, timeout_s=timeout_s, correct="the connection")
 
 
 @pytest.mark.parametrize("master", [f"spark://{NOBODY},{{}}", "sc://{}"])
@@ -42,7 +42,7 @@ def test_masters_without_an_address_of_their_own_are_not_asked(listener: socket.
 
 @pytest.mark.parametrize("address", [NOBODY, f"{NOBODY},{NOBODY}", "no.such.host.invalid:7077"])
 def test_an_unreachable_master_is_one_sentence_with_the_fix(address: str) -> None:
-    with pytest.raises(reachable.MasterUnreachableError) as caught:
+    with pytest.raises(conf.MasterUnreachableError) as caught:
         check(f"spark://{address}")
 
     message = str(caught.value)
