@@ -11,8 +11,7 @@ from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any, TypeVar
 
 from paceline.authoring.operator import Operator
-from paceline.decorators.task_decorator import TaskDecorator as TaskDecorator
-from paceline.decorators.task_decorator import TaskFunction
+from paceline.decorators.task_decorator import TaskDecorator, TaskFunction  # noqa: F401  names.cfg lists TaskDecorator here
 from paceline.operators.python import PythonOperator
 from paceline.sensors.base import BaseSensorOperator
 

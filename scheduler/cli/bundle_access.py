@@ -184,7 +184,7 @@ class WebBundles:
         headers: Mapping[str, str] = {},
         into: IO[bytes] | None = None,
     ) -> Row:
-        request = urllib.request.Request(
+        request = urllib.request.Request(  # noqa: S310 - the scheme is checked
             f"{self._url}/api/v2/bundles/{path}", body, {**headers, "Authorization": f"Bearer {self._token}"}
         )
         try:

@@ -312,7 +312,7 @@ def _inner(name: str) -> str:
 def _link(folder: Path, parent: Path, *, but: str) -> None:
     """Link to what is beside the DAGs folder now. Of a folder with very many entries, none is code of the DAGs."""
     with contextlib.suppress(OSError):
-        names = [name for name in os.listdir(parent) if name != but]
+        names = [name for name in os.listdir(parent) if name != but]  # noqa: PTH208 - names of any bytes
         for name in names if len(names) <= MOST_LINKS else ():
             (folder / name).symlink_to(parent / name)
         folder.chmod(0o555)

@@ -1,7 +1,7 @@
 """Reads the sources of bundles that are due, and publishes what has changed. One scheduler at a time reads a source.
 
-A source is a Git repository, which the program git reads without its configuration, hooks, submodules and prompts; or an archive or a
-folder at a URL that fsspec supports: object storage, HDFS, HTTP, a mounted folder.
+A source is a Git repository, which the program git reads without its configuration, hooks, submodules and prompts; or an archive
+or a folder at a URL that fsspec supports: object storage, HDFS, HTTP, a mounted folder.
 """
 
 import hashlib

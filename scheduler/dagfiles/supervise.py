@@ -305,7 +305,7 @@ class DagFileManager:
         limits = self._settings.scheduler
         if not answer.settled or limits.settled_file_process_interval <= limits.min_file_process_interval:
             return None
-        return timedelta(seconds=limits.settled_file_process_interval * random.uniform(0.8, 1.0))
+        return timedelta(seconds=limits.settled_file_process_interval * random.uniform(0.8, 1.0))  # noqa: S311
 
     def _log(self, path: str, problem: Problem | None) -> None:
         """Log a problem once, although the file is parsed repeatedly."""

@@ -1,8 +1,8 @@
 """The health of a process: its parts record when they last ran, and a server reports on them at any time.
 
-INVARIANT: nothing here waits for a database, a broker or a thread of the process. A report must be possible while they hang. So the
-server of `GET /health` and `GET /alive` has its own threads. The process may serve other pages beside these, such as `GET /metrics`.
-It listens on a Unix socket, which `paceline doctor --role` reads, and on a TCP port if one is set.
+INVARIANT: nothing here waits for a database, a broker or a thread of the process. A report must be possible while they hang. So
+the server of `GET /health` and `GET /alive` has its own threads. The process may serve other pages beside these, such as `GET
+/metrics`. It listens on a Unix socket, which `paceline doctor --role` reads, and on a TCP port if one is set.
 """
 
 import contextlib

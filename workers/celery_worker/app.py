@@ -101,7 +101,7 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
 
 def _start_again(environment: Mapping[str, str]) -> NoReturn:
     """Execute the same command in the same process."""
-    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606
 
 
 def build(

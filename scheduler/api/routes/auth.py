@@ -36,7 +36,7 @@ class Token(Model):
     """A JWT, for `Authorization: Bearer`."""
 
     access_token: str
-    token_type: str = "bearer"
+    token_type: str = "bearer"  # noqa: S105 - not a password
 
 
 class Methods(Model):

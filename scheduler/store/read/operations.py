@@ -1,5 +1,5 @@
-"""How the installation does: live processes, what workers run, the backlogs, depth and workload of queues, the line of a pool, how runs
-end, and the task instances that can never run.
+"""How the installation does: live processes, what workers run, the backlogs, depth and workload of queues, the line of a pool,
+how runs end, and the task instances that can never run.
 """
 
 from collections.abc import Collection, Sequence

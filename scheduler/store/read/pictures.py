@@ -1,4 +1,6 @@
-"""What the pictures of a run and of a DAG show: grid, timeline, critical path, calendar, applications; and runs beside each other."""
+"""What the pictures of a run and of a DAG show: grid, timeline, critical path, calendar, applications; and runs beside each
+other.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence

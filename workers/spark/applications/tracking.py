@@ -73,7 +73,7 @@ NOT_FOUND = "the cluster does not know it, but the submission may still be on it
 
 def say(text: str, *, level: str = "INFO") -> None:
     """Write a line to the log of the task."""
-    print(f"{stamp()} {level} spark: {text}", flush=True)
+    print(f"{stamp()} {level} spark: {text}", flush=True)  # noqa: T201
 
 
 @dataclass(slots=True)
@@ -273,7 +273,7 @@ class Followed:
         text = self.cluster.output(self.ids, self._seen)
         if text:
             self.read_output(text, self.cluster.driver_host(self.ids))
-            print(text, end="" if text.endswith("\n") else "\n", flush=True)
+            print(text, end="" if text.endswith("\n") else "\n", flush=True)  # noqa: T201
         return bool(text)
 
     def _pass_rest(self) -> None:

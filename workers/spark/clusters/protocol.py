@@ -125,7 +125,7 @@ class Cluster(ABC):
     #: Whether the final status shows how an application ended whose driver ran on this machine.
     confirms_end: ClassVar[bool] = True
 
-    def __init__(self, address: str, reach: Mapping[str, str], deploy_mode: str, password: Password) -> None:
+    def __init__(self, address: str, reach: Mapping[str, str], deploy_mode: str, password: Password) -> None:  # noqa: B027
         """`reach` has the keys of Target.reach."""
 
     def check(self, submission: Submission) -> None:
@@ -149,7 +149,7 @@ class Cluster(ABC):
         """The command and environment of a driver on this machine. None if spark-submit starts it."""
         return None
 
-    def interrupt(self, submission: Submission, *, within_s: float) -> None:
+    def interrupt(self, submission: Submission, *, within_s: float) -> None:  # noqa: B027
         """End what a driver on this machine has left on a server when it has ended in any way; by default nothing."""
 
     def submit(self, submission: Submission, run: Run) -> Ids:
@@ -194,7 +194,7 @@ _deadline: float | None = None
 @contextlib.contextmanager
 def until(deadline: float) -> Iterator[None]:
     """Limit all requests inside the `with` block to `deadline`, by the monotonic clock: ending an application must be quick."""
-    global _deadline
+    global _deadline  # noqa: PLW0603 - a process ends one application at a time
     before, _deadline = _deadline, deadline
     try:
         yield
@@ -242,9 +242,9 @@ def text(
     """The body of the answer of `url`; ClusterUnreachableError names the URL and the reason."""
     data = None if body is None else json.dumps(body).encode()
     sent = {"Content-Type": "application/json;charset=UTF-8", **headers}
-    request = urllib.request.Request(url, data, sent, method=method)
+    request = urllib.request.Request(url, data, sent, method=method)  # noqa: S310
     try:
-        with urllib.request.urlopen(request, timeout=left(timeout_s)) as answer:
+        with urllib.request.urlopen(request, timeout=left(timeout_s)) as answer:  # noqa: S310
             return str(answer.read().decode("utf-8", "replace"))
     except urllib.error.HTTPError as error:
         body_text = _body(error)

@@ -77,7 +77,7 @@ class State:
         """The change of a task that cannot be restored; None if nothing."""
         now = self._read_lasting()
         for name, before in self._lasting.items():
-            if not (now[name] == before):
+            if not (now[name] == before):  # noqa: SIM201 - objects of Java define only this operator
                 return f"a task changed {name}"
         return None
 

@@ -226,7 +226,7 @@ def shutdown() -> None:
 
 def end(warm: WarmJvm, why: str | None = None) -> None:
     """End a JVM, and remove it from PySpark."""
-    global _active
+    global _active  # noqa: PLW0603 - PySpark supports one JVM per process
     if why is not None:
         worker_log.info("ending the JVM %d of a Spark configuration: %s", warm.jvm.pid, why)
     with contextlib.suppress(Exception):
@@ -247,7 +247,7 @@ def _close_accumulators(warm: WarmJvm) -> None:
 
 def activate(warm: WarmJvm) -> None:
     """Make this the JVM of PySpark, which supports one per process."""
-    global _active
+    global _active  # noqa: PLW0603
     restore_modules()
     # It would log each connection in the log of the task.
     logging.getLogger("py4j").setLevel(logging.WARNING)

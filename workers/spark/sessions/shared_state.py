@@ -1,5 +1,5 @@
-"""What all sessions of a JVM share: the log levels, the thread pools of Spark SQL, the Python daemons, and the Python side of PySpark
-with its modules, classes and objects, which tasks may change.
+"""What all sessions of a JVM share: the log levels, the thread pools of Spark SQL, the Python daemons, and the Python side of
+PySpark with its modules, classes and objects, which tasks may change.
 """
 
 import contextlib

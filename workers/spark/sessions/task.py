@@ -95,7 +95,7 @@ def _catalog(settings: Settings, jvm_conf: dict[str, str], own: Mapping[str, str
     except JarsMissingError as missing:
         _no_tables[:] = [str(missing)]
         if settings.tables.spark_packages != iceberg.NONE:
-            print(f"{stamp()} WARNING spark: this session has no catalog {settings.tables.catalog!r} of tables. {missing}")
+            print(f"{stamp()} WARNING spark: this session has no catalog {settings.tables.catalog!r} of tables. {missing}")  # noqa: T201
         return {}
     access = give()
     return {} if access is None else iceberg.session_conf(access, own)
@@ -131,7 +131,7 @@ def _begun(
 def _warn_about_tables() -> None:
     """Log a warning that names in a catalog in memory do not last."""
     with contextlib.suppress(Exception):  # the task may have closed its output
-        print(
+        print(  # noqa: T201
             f"{stamp()} WARNING spark: only the JVM of this task knows the names of the tables, databases and functions that it "
             "created, and it ends now. Return the DataFrame, write it to a path, or use a persistent catalog."
         )

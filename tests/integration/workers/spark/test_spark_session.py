@@ -359,7 +359,7 @@ def test_udfs_of_the_next_task_see_no_process_of_this_one(jvm: WarmJvm, tmp_path
         import decimal
 
         return [
-            os.environ.get("MINE"), os.getcwd() == str(tmp_path), "/mine" in sys.path, "mine" in sys.modules,
+            os.environ.get("MINE"), os.getcwd() == str(tmp_path), "/mine" in sys.path, "mine" in sys.modules,  # noqa: PTH109
             decimal.getcontext().prec,
         ]  # fmt: skip
 

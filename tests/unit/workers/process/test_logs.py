@@ -72,7 +72,7 @@ def test_a_traceback_begins_at_the_authors_frames() -> None:
 
     task = PythonOperator(task_id="t", python_callable=authors)
 
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
         task.execute({})
 
     trace = caught.value.__traceback__
@@ -84,7 +84,7 @@ def test_a_traceback_begins_at_the_authors_frames() -> None:
 
 def raised(by: Callable[[], object]) -> BaseException:
     """The traceback of an operator of ours that calls `by`, from the operator's frames on."""
-    with pytest.raises(Exception) as caught:
+    with pytest.raises(Exception) as caught:  # noqa: PT011
         PythonOperator(task_id="t", python_callable=by).execute({})
     error = caught.value
     assert error.__traceback__ is not None
