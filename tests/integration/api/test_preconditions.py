@@ -21,6 +21,8 @@ TI = f"{RUN}/taskInstances/extract"
 MAPPED = f"{TI}/-1"
 THIS_INSTANCE = "(select id from task_instance where task_id = 'extract' and dag_run_id ="
 THIS_INSTANCE += " (select id from dag_run where run_id = 'good'))"
+#: As each statement that adds a row of a task instance.
+LOCKED = f"select id, {{}} from task_instance where id = {THIS_INSTANCE} for key share"
 #: By the path of a route: a path, two changes, and a statement that locks a row of the thing as a change of it does.
 CASES: dict[str, tuple[str, str, tuple[object, object], str]] = {
     "/variables/{variable_key:path}": (
@@ -45,15 +47,15 @@ CASES: dict[str, tuple[str, str, tuple[object, object], str]] = {
     ),
     "/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}": (
         "PATCH", TI, ({"note": "one"}, {"note": "two"}),
-        f"insert into instance_note (task_instance_id, note) values ({THIS_INSTANCE}, 'n')",
+        "insert into instance_note (task_instance_id, note) " + LOCKED.format("'n'"),
     ),
     "/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/{map_index}": (
         "PATCH", MAPPED, ({"note": "one"}, {"note": "two"}),
-        f"insert into instance_note (task_instance_id, note) values ({THIS_INSTANCE}, 'n')",
+        "insert into instance_note (task_instance_id, note) " + LOCKED.format("'n'"),
     ),
     "/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/{map_index}/hitlDetails": (
         "PATCH", f"{MAPPED}/hitlDetails", ({"chosen_options": ["a"]}, {"chosen_options": ["b"]}),
-        f"insert into task_state (task_instance_id, key, value) values ({THIS_INSTANCE}, 'hitl_response', '{{}}')",
+        "insert into task_state (task_instance_id, key, value) " + LOCKED.format("'hitl_response', '{}'"),
     ),
     "/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances/{task_id}/state-store/{key:path}": (
         "PUT", f"{TI}/state-store/k", ({"value": 1}, {"value": 2}), "update task_state set value = '3' where key = 'k'",
