@@ -1,12 +1,14 @@
-"""The part `connections`: the connections of many workers whose tasks take a minute, and a burst of reports.
+"""The part `connections`: the connections of many workers with long and with short tasks, and a burst of reports.
 
-First every pool process is busy all the time, and tasks end at random moments. Then all tasks end at the same moment.
+First every pool process is busy all the time with tasks of a minute, which end at random moments. Then all its tasks end at the
+same moment. At last, every pool process runs one short task after the other.
 """
 
 import os
 import re
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from statistics import mean, quantiles
 
@@ -17,6 +19,8 @@ from bench.stack import Stack
 
 WORKERS, CHILDREN, TASK_S = 50, 8, 60.0
 SMALL_WORKERS, SMALL_CHILDREN, SMALL_TASK_S = 1, 2, 3.0
+#: The short tasks: their length, and how many each pool process runs on average.
+SHORT_S, EACH, SMALL_EACH = 0.01, 20, 5
 SMALL_IDLE = {"PACELINE_WORKER_IDLE_CONNECTION_SECONDS": "0.5"}
 #: Workers that one core can start and keep alive, and the memory of a pool process with its share of the worker.
 PER_CORE, CHILD_BYTES = 8, 60e6
@@ -41,6 +45,19 @@ with DAG("steady", schedule=None, catchup=False, max_active_tasks=100000):
 
     wait.expand(number=list(range(3 * {children})))
 """
+SHORT = """\
+import time
+
+from paceline import DAG, task
+
+with DAG("short", schedule=None, catchup=False, max_active_tasks=100000):
+
+    @task
+    def wait(number):
+        time.sleep({short_s})
+
+    wait.expand(number=list(range({count})))
+"""
 BURST = """\
 import os
 import time
@@ -61,12 +78,17 @@ select application_name, count(*) from pg_stat_activity
  where datname = current_database() and application_name <> 'paceline bench' group by 1
 """
 RUNNING = "select count(*) from task_instance where dag_run_id = %s and state = 'running'"
+UNFINISHED = """
+select exists (select from task_instance where dag_run_id = %s and (state is null or state in ('scheduled', 'queued', 'running')))
+"""
 RETRIED = "select count(*) from task_instance where dag_run_id = any(%s) and (state <> 'success' or try_number <> 1)"
 REFUSED = re.compile(rb"too many clients|connection slots are reserved")
 
 
 def measure(options: Options) -> Piece:
-    """`connections`: how many were open while all pool processes were busy, by process, and how the burst went."""
+    """`connections`: how many were open while all pool processes were busy, by process, how the burst went, and the same with
+    short tasks.
+    """
     workers, children, task_s = (SMALL_WORKERS, SMALL_CHILDREN, SMALL_TASK_S) if options.small else (_workers(), CHILDREN, TASK_S)
     total = workers * children
     limit = PER_SCHEDULER + PER_WORKER * workers + RESERVE
@@ -80,7 +102,8 @@ def measure(options: Options) -> Piece:
         start_s=LIMIT_S,
     ) as stack:
         go = stack.folder / "go"
-        stack.write({"burst.py": BURST.format(go=str(go), children=total)})
+        short = total * (SMALL_EACH if options.small else EACH)
+        stack.write({"burst.py": BURST.format(go=str(go), children=total), "short.py": SHORT.format(short_s=SHORT_S, count=short)})
         stack.wait_parsed()
         with stack.connection.cursor() as cursor:
             cursor.execute("update pool set slots = %s", (2 * total,))
@@ -89,7 +112,9 @@ def measure(options: Options) -> Piece:
                   "max_connections": limit}  # fmt: skip
         steady, run = _steady(stack, total, task_s, idle_s)
         burst, burst_run = _burst(stack, total, go)
-        result |= steady | {"burst": burst, "retried": int(stack.rows(RETRIED, ([run, burst_run],))[0][0])}
+        many, short_run = _short(stack, short)
+        retried = int(stack.rows(RETRIED, ([run, burst_run, short_run],))[0][0])
+        result |= steady | {"burst": burst, "short": many, "retried": retried}
     options.say(f"connections: {result}")
     return {"connections": result}
 
@@ -106,18 +131,39 @@ def _steady(stack: Stack, total: int, task_s: float, idle_s: float) -> tuple[Pie
     """The connections for the length of a task, after the first tasks of all pool processes have started."""
     run = _started(stack, "steady", total)
     time.sleep(idle_s)
-    samples = []
     end = time.monotonic() + task_s
-    while time.monotonic() < end:
-        samples.append(_open(stack))
-        time.sleep(SAMPLE_S)
+    samples = _samples(stack, lambda: time.monotonic() < end)
     stack.wait_closed([run], LIMIT_S)
+    return _summary(samples), run
+
+
+def _short(stack: Stack, count: int) -> tuple[Piece, int]:
+    """The connections from the first start of a short task to the last end."""
+    (run,) = stack.trigger(["short"])
+    stack.wait(lambda: stack.rows(RUNNING, (run,))[0][0] > 0, LIMIT_S, "the first short task")
+    before = time.monotonic()
+    samples = _samples(stack, lambda: bool(stack.rows(UNFINISHED, (run,))[0][0]))
+    seconds = time.monotonic() - before
+    stack.wait_closed([run], LIMIT_S)
+    return {"tasks": count, "task_s": SHORT_S, "tasks_per_s": round(count / seconds, 1), **_summary(samples)}, run
+
+
+def _samples(stack: Stack, goes_on: Callable[[], bool]) -> list[Counter[str]]:
+    samples = [_open(stack)]
+    while goes_on():
+        time.sleep(SAMPLE_S)
+        samples.append(_open(stack))
+    return samples
+
+
+def _summary(samples: list[Counter[str]]) -> Piece:
     sums = [sum(sample.values()) for sample in samples]
     names = sorted(set().union(*samples))
+    p95 = quantiles(sums, n=20)[-1] if len(sums) > 1 else sums[0]
     return {
-        "open": {"mean": round(mean(sums), 1), "p95": quantiles(sums, n=20)[-1], "most": max(sums)},
+        "open": {"mean": round(mean(sums), 1), "p95": p95, "most": max(sums)},
         "open_by_application": {name: round(mean(sample[name] for sample in samples), 1) for name in names},
-    }, run
+    }
 
 
 def _burst(stack: Stack, total: int, go: Path) -> tuple[Piece, int]:
