@@ -175,6 +175,8 @@ class Worker(Probed):
     """In-place follow: seconds for which a pool process continues with the next tasks itself, without messages. 0 turns it off."""
     idle_connection_seconds: Annotated[float, Field(ge=0, le=3600)] = 3
     """Seconds without a statement after which a pool process closes its database connection until it needs it. 0 means never."""
+    connections: Annotated[int, Field(ge=0, le=1000)] = 0
+    """Database connections that the pool processes of a worker share at most, over its pooler. 0: each has one of its own."""
     max_tasks_per_child: Annotated[int, Field(ge=0)] = 0
     """Tasks after which a pool process is replaced. 0 means never."""
     deaf_timeout: Seconds = 30

@@ -1,7 +1,7 @@
 """The statements of workers, actions and services that may wait for a lock, each with the state that it needs."""
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,12 +17,16 @@ from scheduler.services.timeouts import Timeouts
 from scheduler.store.actions import backfills, delete, mark
 from scheduler.store.dags import dags
 from scheduler.store.db.database import transact
+from scheduler.store.moves import prepared
 from scheduler.store.moves.fire import Fired, fire
 from scheduler.store.moves.queue import dispatch_again
 from scheduler.store.runs import deadlines
 from scheduler.store.upkeep import notices, processes, retention
 from scheduler.store.worker import dispatches, xcoms
-from scheduler.store.worker.claims import Claim, Deferral, Ending, NextInPlace
+from scheduler.store.worker.claims import Claim, Deferral, Ending, MovedInPlace, NextInPlace
+from scheduler.store.worker.hot_path import HotPath
+from scheduler.store.worker.pooled import Request
+from scheduler.store.worker.pooler import of_steps
 from support.interleavings import Interleaving
 from support.run_actions import ALL, clear_, mark_, running
 from support.scenario import dag
@@ -77,6 +81,20 @@ def _report_in_general(one: Interleaving) -> Callable[[], Any]:
     report = _report(one, in_place=True)
     one.hot._without_steps = 1
     return report
+
+
+class Together(HotPath):
+    """Sends a step as a pooler does that has several: with one whose try does not exist."""
+
+    def _step(self, parameters: Mapping[str, Any]) -> list[MovedInPlace]:
+        other = {**parameters, "ti_id": -1, "dispatch_id": str(uuid.uuid4()), "dag_run_id": -1}
+        requests = [Request(self.worker_id, None, each) for each in (other, parameters)]
+        return self.objects(MovedInPlace, f"{prepared.HOLD_STEPS.execute}; {prepared.STEPS.execute}", of_steps(requests))
+
+
+def _steps(one: Interleaving) -> Callable[[], Any]:
+    one.use(Together(one.scenario.settings, one.scenario.worker_id))
+    return _report(one, in_place=True)
 
 
 def _report_join(one: Interleaving) -> Callable[[], Any]:
@@ -326,6 +344,7 @@ STATEMENTS: dict[str, Callable[[Interleaving], Callable[[], Any]]] = {
     "claim": _claim,
     "report": _report,
     "step": lambda one: _report(one, in_place=True),
+    "steps": _steps,
     "report in place": _report_in_general,
     "report of a failure": lambda one: _report(one, Ending(S.UP_FOR_RETRY, delay_s=0)),
     "report below a join": _report_join,

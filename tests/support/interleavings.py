@@ -47,8 +47,7 @@ class Interleaving:
         scenario.add(self.old)
         self.run = scenario.trigger("d", run_id="r")
         #: A session of a worker other than the scenario's, so that it can wait while the scenario goes on.
-        self.hot = HotPath(scenario.settings, scenario.worker_id)
-        self.follower = Follower(self.hot, Publisher(scenario.settings), Wakeups(scenario.settings), enabled=True)
+        self.use(HotPath(scenario.settings, scenario.worker_id))
         self.other: Engine = database.create(scenario.settings)
         #: The answer to the report of the statement.
         self.reported: Reported | Refused | None = None
@@ -66,6 +65,10 @@ class Interleaving:
         self.messages = {scenario.rows("select task_id from task_instance where id = %s", one[0])[0][0]: one
                          for one in scenario.messages()}  # fmt: skip
         scenario.sql("update pool set passes_slots_on = true")
+
+    def use(self, hot: HotPath) -> None:
+        self.hot = hot
+        self.follower = Follower(hot, Publisher(self.scenario.settings), Wakeups(self.scenario.settings), enabled=True)
 
     def close(self) -> None:
         self.hot.close()

@@ -47,6 +47,7 @@ COVERED: dict[str, set[str]] = {
 TEXTS: dict[str, set[str]] = {
     "claim": {"moves/claim.sql hold", "moves/claim.sql claim"},
     "step": {"moves/report.sql hold_moves", "moves/report.sql step"},
+    "steps": {"moves/report.sql hold_steps", "moves/report.sql steps"},
     "report in place": {"moves/report.sql hold_moves", "moves/report.sql report"},
     "report below a join": {"moves/joins.sql lock_joins"},
     "close a run": {"moves/close.sql hold_run", "moves/close.sql close_run"},

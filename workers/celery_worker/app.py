@@ -40,6 +40,7 @@ from workers.spark.applications.tracking import Reaper
 from workers.supervision.connection_tests import ConnectionTests
 from workers.supervision.descendants import Orphans
 from workers.supervision.heartbeat import HeartbeatThread, Watchdog
+from workers.supervision.pooler_process import PoolerProcess
 from workers.supervision.running_tasks import RunningTasks
 from workers.supervision.slots import InPlaceEvents, InPlaceSeries
 from workers.supervision.task_killer import TaskKiller
@@ -76,6 +77,9 @@ def run(settings: Settings, queues: Sequence[str], concurrency: int, name: str |
         _share_memory()
         worker.killer.start()
         ending.callback(worker.killer.end)
+        if worker.pooler is not None:
+            worker.pooler.start()
+            ending.callback(worker.pooler.end)
         worker_id = worker.heartbeat.registration.enter()
         worker.heartbeat.start()
         ending.callback(worker.heartbeat.finish)
@@ -132,13 +136,13 @@ def build(
     )  # fmt: skip
     heartbeat = HeartbeatThread(engine, running_tasks, registration, settings)
     watchdog = Watchdog(settings, tuple(queues), concurrency)
-    events = InPlaceEvents()
-    _add_task(app, settings, running_tasks, heartbeat, events)
+    events, pooler = InPlaceEvents(), PoolerProcess(settings) if settings.worker.connections else None
+    _add_task(app, settings, running_tasks, heartbeat, events=events, pooler=pooler)
     with warnings.catch_warnings():
         # The user may run it as root. Celery warns because pickled messages could run code; these are JSON.
         warnings.filterwarnings("ignore", message="(?s).*superuser privileges.*")
         worker = Worker(app=app, running_tasks=running_tasks, heartbeat=heartbeat, watchdog=watchdog, settings=settings,
-                        events=events, process=process, environment=environment, hostname=f"{name}@{host}",
+                        events=events, pooler=pooler, process=process, environment=environment, hostname=f"{name}@{host}",
                         intake=Intake(settings, queues, concurrency) if len(settings.broker_urls) > 1 else None,
                         concurrency=concurrency, queues=list(queues))  # fmt: skip
     heartbeat.watch(
@@ -167,14 +171,15 @@ class Worker(CeleryWorker):  # type: ignore[misc]
 
     def __init__(
         self, *, running_tasks: RunningTasks, heartbeat: HeartbeatThread, watchdog: Watchdog, settings: Settings,
-        events: InPlaceEvents, process: role.Role, environment: Mapping[str, str], intake: Intake | None,
-        **options: Any,
+        events: InPlaceEvents, pooler: PoolerProcess | None, process: role.Role, environment: Mapping[str, str],
+        intake: Intake | None, **options: Any,
     ) -> None:  # fmt: skip
         self.heartbeat = heartbeat
         self.watchdog = watchdog
         self.running_tasks = running_tasks
         self.in_place_events = events
         self._intake = intake
+        self.pooler = pooler
         self.killer = TaskKiller(running_tasks)
         self.catalog = CatalogServer(settings, os.environ) if settings.tables.warehouse else None
         self._process, self._environment = process, environment
@@ -231,12 +236,14 @@ class Worker(CeleryWorker):  # type: ignore[misc]
 
     def own_pids(self) -> Collection[int]:
         """Return the process IDs of the worker's own children, which belong to no task."""
-        others = (self.killer.pid, None if self.catalog is None else self.catalog.pid)
+        others = (self.killer.pid, *(None if part is None else part.pid for part in (self.catalog, self.pooler)))
         return [*self.pool_pids(), *(pid for pid in others if pid is not None)]
 
     def _leave(self) -> NoReturn:
         """End the process at once, or restart it if the watchdog wants it."""
         self.killer.end()
+        if self.pooler is not None:
+            self.pooler.end()
         if self.watchdog.restarts:
             _start_again(self._environment)
         os._exit(1)
@@ -251,6 +258,8 @@ class Worker(CeleryWorker):  # type: ignore[misc]
         # The pool detects the end of a process when its files close, which can be before the process can be reaped. It would
         # check again only seconds later.
         self.pool.maintain_pool()
+        if self.pooler is not None:
+            self.pooler.keep()
         self.running_tasks.events = strategy.sends_task_events(self.consumer.event_dispatcher)
         if self.stopper.draining:
             if self.consumer.task_consumer is not None:
@@ -262,8 +271,9 @@ class Worker(CeleryWorker):  # type: ignore[misc]
 
 
 def _add_task(
-    app: Celery, settings: Settings, running_tasks: RunningTasks, heartbeat: HeartbeatThread, events: InPlaceEvents
-) -> None:
+    app: Celery, settings: Settings, running_tasks: RunningTasks, heartbeat: HeartbeatThread, *, events: InPlaceEvents,
+    pooler: PoolerProcess | None,
+) -> None:  # fmt: skip
     lock, worker, main = ReportLock(), os.getpid(), multiprocessing.process.current_process()
 
     def prepare(**_: Any) -> None:
@@ -271,7 +281,7 @@ def _add_task(
         die_with_parent(worker)
         # The pool marks its processes as daemons, to which multiprocessing allows no children.
         multiprocessing.process._current_process = main  # type: ignore[attr-defined]
-        runner = _try_runner(settings, running_tasks, events, lock)
+        runner = _try_runner(settings, running_tasks, events, lock, None if pooler is None else pooler.address)
         execute.executes_with(runner.run, runner.must_be_replaced)
 
     signals.worker_process_init.connect(prepare, weak=False)
@@ -281,11 +291,13 @@ def _add_task(
     app.task(name=TASK_NAME, shared=False, Strategy=strategy_path, Request=request, ignore_result=True)(execute.run)
 
 
-def _try_runner(settings: Settings, running_tasks: RunningTasks, events: InPlaceEvents, lock: ReportLock) -> TryRunner:
+def _try_runner(
+    settings: Settings, running_tasks: RunningTasks, events: InPlaceEvents, lock: ReportLock, pooler: str | None
+) -> TryRunner:
     place = current_process().index
     slot = running_tasks.slot(place)
     slot.clear()
-    hot = HotPath(settings, slot.worker_id, place)
+    hot = HotPath(settings, slot.worker_id, place, pooler)
     enabled, aging = settings.scheduler.schedule_after_task_execution, settings.scheduler.priority_aging > 0
     follower = Follower(hot, Publisher(settings), Wakeups(settings), enabled=enabled, aging=aging)
     store = DatabaseStore(settings, hot, follower, lock=lock)

@@ -7,11 +7,19 @@ from enum import Enum
 from operator import itemgetter
 from typing import Any, Protocol, TypeVar, get_type_hints
 
-from psycopg2.extensions import cursor as Cursor
 from sqlalchemy import Connection, CursorResult
 
 T = TypeVar("T")
 Parameters = Sequence[Any] | Mapping[str, Any]
+
+
+class Cursor(Protocol):
+    """What is used of a psycopg2 cursor with a result."""
+
+    @property
+    def description(self) -> Sequence[Any] | None: ...
+
+    def fetchall(self) -> list[tuple[Any, ...]]: ...
 
 
 class Reader(Protocol):

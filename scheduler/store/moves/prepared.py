@@ -11,10 +11,12 @@ from pathlib import Path
 from scheduler.store.db.prepared import Prepared
 
 STATEMENT = re.compile(r"((?:^\\set [^\n]+\n)+)prepare (\w+) as\n(.+?);$", re.MULTILINE | re.DOTALL)
-#: The lines of a report that a step leaves out, and those that only a step has, with their marks.
+#: The lines of a report that a step leaves out, and those that only a step or several at once have, with their marks.
 REPORT_ONLY = re.compile(r"^--\[\n.*?^--\]\n", re.MULTILINE | re.DOTALL)
-STEP_ONLY = re.compile(r"^--step ", re.MULTILINE)
-MARKS = re.compile(r"^--(\[|\]|step .+)\n", re.MULTILINE)
+STEP_ONLY, STEPS_ONLY = re.compile(r"^--step ", re.MULTILINE), re.compile(r"^--steps ", re.MULTILINE)
+MARKS = re.compile(r"^--(\[|\]|steps? .+)\n", re.MULTILINE)
+#: A parameter in a statement, and one with a list of one entry.
+NAMED, FIRST = re.compile(r"(?<!:):(\w+)\b"), re.compile(r"\(:(\w+)\)\[1\]")
 PARAMETER = re.compile(r"\\set (\w+) \$\d+::(\S+)")
 
 
@@ -26,21 +28,35 @@ def read(name: str) -> list[Prepared]:
         parameters = dict(PARAMETER.findall(head))
         found.append(Prepared(statement, parameters, MARKS.sub("", body)))
         if STEP_ONLY.search(body):
-            found.append(_step(parameters, body))
+            found += [_step(parameters, body), _steps(parameters, body)]
     return found
 
 
 def _step(parameters: Mapping[str, str], body: str) -> Prepared:
     """The report of a step, from the text of the report in general, so that both have the same conditions."""
-    body = STEP_ONLY.sub("", REPORT_ONLY.sub("", body))
-    used = {name for name in parameters if re.search(rf"(?<!:):{name}\b", body)}
-    return Prepared("step", {name: kind for name, kind in parameters.items() if name in used}, body)
+    body = MARKS.sub("", STEP_ONLY.sub("", REPORT_ONLY.sub("", body)))
+    return Prepared("step", _used(parameters, body), body)
+
+
+def _steps(parameters: Mapping[str, str], body: str) -> Prepared:
+    """Several steps at once, from the same text: what is a parameter of one step is a column of `q`, which has a row for each."""
+    body = MARKS.sub("", STEPS_ONLY.sub("", STEP_ONLY.sub("", REPORT_ONLY.sub("", body))))
+    used = {name: f"{kind.removesuffix('[]')}[]" for name, kind in _used(parameters, body).items()}
+    rows = f"select * from unnest({', '.join(f':{name}' for name in used)}) with ordinality q ({', '.join(used)}, no)"
+    steps = NAMED.sub(r"q.\1", FIRST.sub(r":\1", body)).removeprefix("with")
+    return Prepared("steps", used, f"with q as materialized ({rows}),{steps}")
+
+
+def _used(parameters: Mapping[str, str], body: str) -> dict[str, str]:
+    used = set(NAMED.findall(body))
+    return {name: kind for name, kind in parameters.items() if name in used}
 
 
 #: All of them, by name.
 ALL = {one.name: one for name in ("claim", "report", "joins", "suspend", "close") for one in read(name)}
 HOLD, CLAIM = ALL["hold"], ALL["claim"]
 HOLD_MOVES, REPORT, STEP = ALL["hold_moves"], ALL["report"], ALL["step"]
+HOLD_STEPS, STEPS = ALL["hold_steps"], ALL["steps"]
 UNSTARTED, NEEDS_SCHEDULER, LOCK_JOINS = ALL["unstarted"], ALL["needs_scheduler"], ALL["lock_joins"]
 UPSTREAM_STATES, PEER_STATES = ALL["upstream_states"], ALL["peer_states"]
 SUSPEND = ALL["suspend"]

@@ -14,6 +14,17 @@ select from task_instance
                                 where dag_run_id = :dag_run_id and task_no = n.task_no and map_index = n.map_index offset 0) t))
  order by id for no key update;
 
+-- As `hold_moves`, for all reports of `steps`, each of which moves one task instance.
+\set ti_ids $1::bigint[] \set dag_run_ids $2::bigint[] \set task_nos $3::int[] \set map_indexes $4::int[]
+prepare hold_steps as
+select from task_instance
+ where id = any (array (select unnest(:ti_ids) union all
+                        select t.id from unnest(:dag_run_ids, :task_nos, :map_indexes) n (dag_run_id, task_no, map_index)
+                         cross join lateral (  -- "offset 0" as in `hold_moves`
+                               select id from task_instance
+                                where dag_run_id = n.dag_run_id and task_no = n.task_no and map_index = n.map_index offset 0) t))
+ order by id for no key update;
+
 -- Runs after `hold`, `hold_moves` or `lock_joins`, so that no run changes its version in the meantime.
 -- The parameters: the reported try and its process; the end; the ranges of upstream tasks as in joins.sql, and the joins to decide
 -- under locks; the moves; and who gets the slots. `successor` is the position, from 1, of the move that gets them.
@@ -22,6 +33,8 @@ select from task_instance
 -- Nothing is stored if workers have all upstream tasks of one of `joins`: it may be ready, which must be decided under locks.
 -- `step` is the report of a task with one successor that goes on in place, as in most of a pipeline. It is this text without the
 -- lines from "--[" to "--]", and with those behind "--step". It stores nothing if the successor cannot go on in place.
+-- `steps`, after `hold_steps`, is `step` for several reports at once, each of which is stored or not. Each parameter is an array
+-- with a value for each report, `q` has a row for each, and the lines behind "--steps" keep these apart.
 -- -1152921504606846976 is LOWEST_RANK of store/queueing/limits.py, and 8 how many of those first in line may get the slots.
 \set ti_id $1::bigint \set dispatch_id $2::uuid \set dag_run_id $3::bigint \set version_id $4::bigint
 \set worker $5::text \set place $6::int
@@ -47,6 +60,7 @@ probe as materialized (  -- The tasks with an upstream task that no worker has y
 around as materialized (  -- The try, unless it has ended or a join may be ready; and what decides who gets its slots.
     select t.id, t.dag_run_id, t.pool, t.pool_slots, t.queue, s.is_paused,
            r.state = 'running' and r.version_id = :version_id as run_goes_on,
+--steps    q.no,
            next.id as first_id, next.rank as first_rank, next.dag_run_id = t.dag_run_id as first_is_ours,
 --[
            other.waits is not null as others_wait, p.passes_slots_on,
@@ -55,6 +69,7 @@ around as materialized (  -- The try, unless it has ended or a join may be ready
            :in_place_id is not null and coalesce(p.passes_slots_on, false)
            and exists (select from process w where w.id = :worker and w.stopped_at is null) as in_place
       from task_instance t
+--steps join q on q.ti_id = t.id
       join dag_run r on r.id = t.dag_run_id
       join dag_schedule s on s.dag_id = r.dag_id
       left join pool p on p.name = t.pool
@@ -75,16 +90,18 @@ around as materialized (  -- The try, unless it has ended or a join may be ready
 --]
 ), verdict as materialized (  -- The moves, and which one inherits the slots.
     select b.id, n.state, n.reason, b.pool, b.rank, a.in_place and b.queue = a.queue as same_queue,
+--steps    a.no,
            n.place = coalesce(:successor, 0) and not a.is_paused and b.pool = a.pool and b.pool_slots <= a.pool_slots
            and (a.first_id is null
                 or (not :aging and (b.rank > a.first_rank or (b.rank = a.first_rank and b.id < a.first_id)
                                     -- A task of another run waits for the budget of this process at most.
                                     or (not a.first_is_ours and a.in_place and b.queue = a.queue)))) as inherits
       from around a
+--steps join q using (no)
 --[
      cross join unnest(:task_nos, :map_indexes, :verdicts, :reasons, :below_branch) with ordinality
 --]
---step cross join (values ((:task_nos)[1], (:map_indexes)[1], (:verdicts)[1], (:reasons)[1], (:below_branch)[1], 1))
+--step cross join lateral (values ((:task_nos)[1], (:map_indexes)[1], (:verdicts)[1], (:reasons)[1], (:below_branch)[1], 1))
            n (task_no, map_index, state, reason, below_branch, place)
      cross join lateral (  -- "offset 0": one index lookup for each number, instead of a scan of the whole run
            select id, pool, pool_slots, queue, rank, reason as was from task_instance
@@ -121,10 +138,14 @@ around as materialized (  -- The try, unless it has ended or a join may be ready
 --]
 ), change as materialized (  -- `was` is the state before; one that gets slots runs in place or is queued.
     select a.id, 'running' as was, :state as state, :reason as reason, false as gets_slots, false as in_place
+--steps    , a.no
       from around a
---step join verdict on inherits and same_queue
+--step join verdict v on v.inherits and v.same_queue
+--steps and v.no = a.no join q on q.no = a.no
      union all
-    select id, '', state, reason, inherits, inherits and same_queue from verdict
+    select id, '', state, reason, inherits, inherits and same_queue
+--steps    , no
+      from verdict
 --step where inherits and same_queue
 --[
      union all
@@ -132,7 +153,10 @@ around as materialized (  -- The try, unless it has ended or a join may be ready
 --]
 ), stored as (
     insert into xcom (task_instance_id, key, value)
-    select id, 'return_value', :result from change where was = 'running' and :result is not null
+    select id, 'return_value', :result
+      from change
+--steps join q using (no)
+     where was = 'running' and :result is not null
     on conflict (task_instance_id, key) do update set value = excluded.value, created_at = now()
 ), changed as (  -- One update for all rows: each further one would prepare the indexes, checks and triggers of the table again.
     update task_instance t
@@ -153,11 +177,16 @@ around as materialized (  -- The try, unless it has ended or a join may be ready
            decision = case c.was when 'running' then :decision else t.decision end,
            due_at = case c.was when 'running' then clock_timestamp() + :due_in_s * interval '1 second' else t.due_at end
       from change c
+--steps join q using (no)
      where t.id = c.id and coalesce(t.state, '') = c.was
- returning c.was, t.id, t.task_id, t.map_index, t.queue, t.priority_weight, t.dispatch_id::text, t.state, t.pool, t.pool_slots,
+ returning c.was,
+--steps    c.no,
+           t.id, t.task_id, t.map_index, t.queue, t.priority_weight, t.dispatch_id::text, t.state, t.pool, t.pool_slots,
            t.task_no, t.try_number, t.max_tries, t.started_at
 )
---step select *, :version_id as version_id from changed where was = ''
+--step select changed.*, :version_id as version_id from changed
+--steps join q using (no)
+--step where was = ''
 --[
 select probe.waiting, a.first_id is not null as pool_has_waiting, a.others_wait, a.run_goes_on, :version_id as version_id,
        m.was = 'scheduled' as was_waiting, m.id, m.task_id, m.map_index, m.queue, m.priority_weight, m.dispatch_id, m.state, m.pool,

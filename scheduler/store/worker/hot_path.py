@@ -51,6 +51,7 @@ from scheduler.store.worker.claims import (
     RunAfter,
     Undecided,
 )  # fmt: skip
+from scheduler.store.worker.pooled import PooledCursor
 
 T = TypeVar("T")
 
@@ -102,11 +103,14 @@ class UndoneError(PacelineError):
 class WorkerConnection:
     """The one connection of a pool process, without engine and ORM. Each call opens it if it is not open.
 
-    It closes after an error, and after `worker.idle_connection_seconds` without a statement.
+    It closes after an error, and after `worker.idle_connection_seconds` without a statement. With the address of a `pooler`, all
+    statements go through that, and this process has no connection to PostgreSQL.
     """
 
-    def __init__(self, settings: Settings, worker_id: str) -> None:
+    def __init__(self, settings: Settings, worker_id: str, pooler: str | None = None) -> None:
         self.worker_id = worker_id
+        self._pooler = pooler
+        self._pooled: PooledCursor | None = None
         self.settings = settings
         self._acts_as: str | None = None
         self._connection: Connection | None = None
@@ -128,7 +132,7 @@ class WorkerConnection:
     @property
     def is_open(self) -> bool:
         """Whether the next statement opens no connection, unless the idle one closes just before."""
-        return self._cursor is not None
+        return self._cursor is not None or self._pooler is not None
 
     def now(self) -> datetime:
         """The time by the database's clock."""
@@ -163,9 +167,11 @@ class WorkerConnection:
             raise fencing.stale(writer)
         return written
 
-    def run(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> Cursor:
+    def run(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> rows.Cursor:
         """Run one statement; after an error the connection is closed. Read its rows under the lock, as `read` does."""
         with self._lock:
+            if self._pooler is not None:
+                return self._ask(self._pooler, statement, parameters)
             try:
                 cursor = self._cursor
                 if cursor is None or self._acts_as != self.worker_id:
@@ -176,6 +182,16 @@ class WorkerConnection:
                 raise sqlstates.lost(error) or error from None
             self._used_at = time.monotonic()
             return cursor
+
+    def _ask(self, pooler: str, statement: str | None, parameters: Sequence[Any] | Mapping[str, Any]) -> PooledCursor:
+        try:
+            cursor = self._pooled = self._pooled or PooledCursor(pooler)
+            cursor.execute(self.worker_id, statement, parameters)
+        except BaseException:
+            # Also if user code was interrupted: the answer may still come.
+            self.close()
+            raise
+        return cursor
 
     @contextlib.contextmanager
     def transaction(self, statement: str, parameters: Mapping[str, Any]) -> Iterator[None]:
@@ -222,6 +238,9 @@ class WorkerConnection:
 
     def close(self) -> None:
         with self._lock:
+            pooled, self._pooled = self._pooled, None
+            if pooled is not None:
+                pooled.close()
             connection, self._connection, self._cursor, self._lent = self._connection, None, None, None
             if connection is not None:
                 self._closed.set()
@@ -248,7 +267,7 @@ class WorkerConnection:
 
     def forget(self) -> None:
         """Leave the connection to the process that this one was forked from. psycopg2 closes it only in that process."""
-        self._connection = self._cursor = self._lent = None
+        self._connection = self._cursor = self._lent = self._pooled = None
         self._lock = threading.RLock()
 
     def _dag(self, version_id: int) -> SerializedDag:
@@ -265,8 +284,7 @@ class WorkerConnection:
                 )
             self._connection, self._acts_as = connection, session["paceline.actor"]
             connection.autocommit = True
-            # Only XComs and states have columns of type json; others are jsonb.
-            register_default_json(connection, loads=xcom.decode)
+            self._adapt(connection)
             self._cursor, self.is_contended = connection.cursor(), False
             if hold_s:
                 self._closed = closed = threading.Event()
@@ -277,6 +295,10 @@ class WorkerConnection:
             self._cursor.execute("select set_config('paceline.actor', %s, false)", (self.worker_id,))
             self._acts_as = self.worker_id
         return self._cursor
+
+    def _adapt(self, connection: Connection) -> None:
+        # Only XComs and states have columns of type json; others are jsonb.
+        register_default_json(connection, loads=xcom.decode)
 
     def _close_idle(self, closed: threading.Event, hold_s: float) -> None:
         """Close the connection after `hold_s` seconds without a statement. The thread ends with the connection."""
@@ -294,8 +316,8 @@ class WorkerConnection:
 class HotPath(WorkerConnection):
     """The statements that a pool process runs for each task. `place` is the number of the process in its worker, from 0."""
 
-    def __init__(self, settings: Settings, worker_id: str, place: int = 0) -> None:
-        super().__init__(settings, worker_id)
+    def __init__(self, settings: Settings, worker_id: str, place: int = 0, pooler: str | None = None) -> None:
+        super().__init__(settings, worker_id, pooler)
         self._place = place
         #: How many reports come before the next step is tried.
         self._without_steps = 0
@@ -359,7 +381,7 @@ class HotPath(WorkerConnection):
         if self._without_steps:
             self._without_steps -= 1
         elif in_place and plan.is_step and not is_locked:
-            if step := self.objects(MovedInPlace, f"{sql.HOLD_MOVES.execute}; {sql.STEP.execute}", parameters):
+            if step := self._step(parameters):
                 # It says that others wait: the pool and the run are as busy as before.
                 following = _claim_in_place(claim, step[0])
                 return Reported(pool_has_waiting=True, others_wait=True, moved=tuple(step), continues=following)
@@ -382,6 +404,14 @@ class HotPath(WorkerConnection):
             waiting=waiting,
             all_moved=bool(first.run_goes_on) and len(moved) == len(plan.settled),
         )
+
+    def _step(self, parameters: Mapping[str, Any]) -> list[MovedInPlace]:
+        """Store a report as a step. Nothing is stored if this returns nothing. A pooler sends several at once."""
+        if self._pooler is None:
+            return self.objects(MovedInPlace, f"{sql.HOLD_MOVES.execute}; {sql.STEP.execute}", parameters)
+        with self._lock:
+            cursor = self._ask(self._pooler, None, {name: parameters[name] for name in sql.STEP.parameters})
+            return rows.of_cursor(MovedInPlace, cursor)
 
     def suspend(self, claim: Claim, ending: Ending) -> Reported | Refused:
         """running -> up_for_reschedule or deferred, durably."""

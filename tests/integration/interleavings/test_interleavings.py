@@ -13,7 +13,13 @@ from scheduler.store.moves import prepared
 from scheduler.store.worker import xcoms
 
 #: `make test` tries these; `make test-interleavings` all.
-SAMPLE = {("claim", "version switch"), ("report in place", "pause"), ("step", "pause"), ("lose", "version switch")}
+SAMPLE = {
+    ("claim", "version switch"),
+    ("report in place", "pause"),
+    ("step", "pause"),
+    ("steps", "pause"),
+    ("lose", "version switch"),
+}
 
 
 def cells() -> list[object]:
@@ -108,6 +114,9 @@ MUTANTS = [
     Mutant("step_without_lock", "HOLD_MOVES", gone(LOCK), "step", "version switch"),
     Mutant("step_in_a_paused_dag", "STEP", gone("not a.is_paused and "), "step", "pause"),
     Mutant("step_in_any_state", "STEP", gone(TRYING), "step", "mark failed"),
+    Mutant("steps_without_lock", "HOLD_STEPS", gone(LOCK), "steps", "version switch"),
+    Mutant("steps_in_a_paused_dag", "STEPS", gone("not a.is_paused and "), "steps", "pause"),
+    Mutant("steps_in_any_state", "STEPS", gone(TRYING), "steps", "mark failed"),
 ]
 
 
@@ -128,6 +137,10 @@ def apply(mutant: Mutant, patch: pytest.MonkeyPatch) -> None:
                 patch.setattr(prepared, "REPORT", changed)
             case "STEP":
                 patch.setattr(prepared, "STEP", changed)
+            case "HOLD_STEPS":
+                patch.setattr(prepared, "HOLD_STEPS", changed)
+            case "STEPS":
+                patch.setattr(prepared, "STEPS", changed)
             case "SUSPEND":
                 patch.setattr(prepared, "SUSPEND", changed)
         statements = [changed if one is former else one for one in prepared.ALL.values()]

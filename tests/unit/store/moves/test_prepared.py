@@ -27,7 +27,7 @@ def test_each_statement_of_a_file_is_prepared_with_the_numbers_that_psql_takes(p
     found = prepared.read(path.stem)
 
     assert {one.name for one in found} <= prepared.ALL.keys()
-    found = [one for one in found if one.name != "step"]
+    found = [one for one in found if one.name not in {"step", "steps"}]
     assert [one.name for one in found] == re.findall(r"^prepare (\w+)", text, re.MULTILINE)
     numbers = [int(number) for number in re.findall(r"\\set \w+ \$(\d+)::", text)]
     assert numbers == [number for one in found for number in range(1, len(one.parameters) + 1)]
@@ -68,3 +68,15 @@ def test_a_step_is_the_report_without_the_lines_that_only_a_report_has() -> None
     assert (
         set(re.findall(r"(?<!:):(\w+)", step)) == prepared.ALL["step"].parameters.keys() < prepared.ALL["report"].parameters.keys()
     )
+
+
+def test_several_steps_at_once_are_a_step_with_a_row_for_each_parameter() -> None:
+    step, steps = (prepared.ALL[name] for name in ("step", "steps"))
+    of_text = re.sub(r"(?<!:):(\w+)\b", r"q.\1", re.sub(r"\(:(\w+)\)\[1\]", r":\1", step.body))
+
+    assert steps.parameters == {name: f"{kind.removesuffix('[]')}[]" for name, kind in step.parameters.items()}
+    # Each condition of a step is one of several, which have only lines more: those that tell the reports apart.
+    lines = [line.strip() for line in steps.body.splitlines()]
+    missing = [line for line in (line.strip() for line in of_text.splitlines()) if line not in lines and line != "with"]
+    assert missing == []
+    assert all(re.search(r"\bno\b|\bq\b", line) for line in set(lines) - {line.strip() for line in of_text.splitlines()})
