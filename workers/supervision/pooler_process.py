@@ -5,6 +5,7 @@ process ends, requests wait in that socket until the worker has forked another o
 """
 
 import contextlib
+import ctypes
 import gc
 import os
 import shutil
@@ -23,6 +24,9 @@ BACKLOG = 1024
 #: The signals that end the worker. Pool processes report while it ends, so the pooler ends after it.
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 DESCRIPTORS = 65_536
+#: Its name in lists of processes.
+NAME = "pooler"
+PR_SET_NAME = 15
 
 
 class PoolerProcess:
@@ -76,7 +80,9 @@ class PoolerProcess:
         # What the worker had is not freed here: that would close files of this process that have got the same numbers.
         gc.freeze()
         with contextlib.suppress(OSError):
-            os.setpgid(0, 0)
+            os.setsid()
+        with contextlib.suppress(AttributeError, OSError):
+            ctypes.CDLL(None).prctl(PR_SET_NAME, NAME.encode(), 0, 0, 0)
         signal.set_wakeup_fd(-1)
         for number in IGNORED:
             signal.signal(number, signal.SIG_IGN)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import psutil
 import psycopg2
 import pytest
 from support.scenario import Scenario, chain
@@ -16,19 +17,22 @@ from support.waiting import eventually
 
 from paceline.states import TaskState
 from scheduler.deciding.following import plan_of
+from scheduler.messaging.publisher import Publisher
+from scheduler.messaging.wakeups import Wakeups
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
 from scheduler.store.moves import prepared
 from scheduler.store.worker import pooler
-from scheduler.store.worker.claims import Claim, Ending, NextInPlace, Reported
+from scheduler.store.worker.claims import Claim, Ending, NextInPlace, Refused, Reported
 from scheduler.store.worker.hot_path import HotPath
 from scheduler.store.worker.pooled import Request
 from scheduler.store.worker.pooler import PooledConnection, Pooler
+from workers.task.follow import DatabaseStore, Follower
 
 PID = "select pg_backend_pid()"
 DONE = Ending(TaskState.SUCCESS, result='{"a": 1}')
 IN_PLACE = "00000000-0000-0000-0000-00000000000{}"
-Start = Callable[[int], Callable[..., HotPath]]
+Start = Callable[..., Callable[..., HotPath]]
 
 
 @pytest.fixture
@@ -38,7 +42,7 @@ def start(scenario: Scenario, tmp_path_factory: pytest.TempPathFactory) -> Itera
     poolers: list[int] = []
     folder = tmp_path_factory.mktemp("p", numbered=True)
 
-    def one(connections: int) -> Callable[..., HotPath]:
+    def one(connections: int, kind: type[Pooler] = Pooler) -> Callable[..., HotPath]:
         worker = scenario.settings.worker.model_copy(update={"connections": connections})
         settings = scenario.settings.model_copy(update={"worker": worker})
         address = str(folder / f"{len(poolers)}")
@@ -46,7 +50,9 @@ def start(scenario: Scenario, tmp_path_factory: pytest.TempPathFactory) -> Itera
         listener.bind(address)
         listener.listen()
         with listener:
-            poolers.append(process_with(settings, listener))
+            poolers.append(process_with(settings, listener, kind))
+            if kind is not Pooler:
+                poolers.append(process_with(settings, listener, Pooler, after=poolers[-1]))
 
         def client(place: int = 0) -> HotPath:
             made.append(HotPath(settings, scenario.worker_id, place, address))
@@ -64,11 +70,14 @@ def start(scenario: Scenario, tmp_path_factory: pytest.TempPathFactory) -> Itera
             os.waitpid(pid, 0)
 
 
-def process_with(settings: Settings, listener: socket.socket) -> int:
+def process_with(settings: Settings, listener: socket.socket, kind: type[Pooler], after: int | None = None) -> int:
+    """Fork a pooler. It serves once the process `after` has ended."""
     pid = os.fork()
     if pid == 0:
         try:
-            Pooler(settings, listener).serve()
+            if after is not None:
+                eventually(lambda: psutil.Process(after).status() == psutil.STATUS_ZOMBIE, timeout=60)
+            kind(settings, listener).serve()
         finally:
             os._exit(1)
     return pid
@@ -229,6 +238,36 @@ def test_a_step_that_waits_for_a_lock_does_not_delay_the_others(scenario: Scenar
         assert not waits.done()
         locked.rollback()
         assert isinstance(waits.result(20), Reported)
+
+
+class EndsBeforeItAnswers(Pooler):
+    """Is killed after it has stored steps."""
+
+    def _finish(self, client: Any, answer: Any) -> None:
+        if answer.rows:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super()._finish(client, answer)
+
+
+def test_what_a_pooler_stored_and_did_not_answer_goes_on_where_it_was(scenario: Scenario, start: Start) -> None:
+    made, claims = claims_of(scenario, 4)
+    client = start(1, EndsBeforeItAnswers)
+    stores = [DatabaseStore(hot.settings, hot, Follower(hot, Publisher(hot.settings), Wakeups(hot.settings), enabled=True))
+              for hot in (client() for _ in claims)]  # fmt: skip
+
+    def report(number: int) -> Any:
+        return stores[number].report(claims[number], DONE, NextInPlace(IN_PLACE.format(number)))
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(report, range(4)))
+
+    assert [(one.is_stored, one.continues.task_id, one.continues.dispatch_id) for one in answers] == [
+        (True, "t001", IN_PLACE.format(number)) for number in range(4)
+    ]
+    # At least one was stored twice as far as its process knows, and once in fact.
+    assert any(isinstance(one, Refused) for one in answers)
+    tries = "select task_no, state, try_number from task_instance where task_no < 2 order by 1"
+    assert scenario.rows(tries) == [(0, "success", 1)] * 4 + [(1, "running", 1)] * 4
 
 
 def test_one_step_that_cannot_be_stored_fails_alone(scenario: Scenario, start: Start) -> None:
