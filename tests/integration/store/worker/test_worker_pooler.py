@@ -250,7 +250,7 @@ class EndsBeforeItAnswers(Pooler):
 
 
 def test_what_a_pooler_stored_and_did_not_answer_goes_on_where_it_was(scenario: Scenario, start: Start) -> None:
-    made, claims = claims_of(scenario, 4)
+    _, claims = claims_of(scenario, 4)
     client = start(1, EndsBeforeItAnswers)
     stores = [DatabaseStore(hot.settings, hot, Follower(hot, Publisher(hot.settings), Wakeups(hot.settings), enabled=True))
               for hot in (client() for _ in claims)]  # fmt: skip
