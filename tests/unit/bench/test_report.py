@@ -49,7 +49,7 @@ def test_goals_are_met_or_missed_and_those_without_a_figure_are_left_out() -> No
 
 @pytest.mark.parametrize(("workers", "verdicts"), [(50, ["met", "MISSED"]), (16, [])])
 def test_a_machine_with_fewer_workers_has_not_measured_the_goals_of_fifty(workers: int, verdicts: list[str]) -> None:
-    measured = {"workers": workers, "open": {"most": 110}, "burst": {"refused_attempts": 1}}
+    measured = {"workers": workers, "open": {"most": 70}, "burst": {"refused_attempts": 1}}
 
     assert [row[3] for row in goals.verdicts({"connections": measured})] == verdicts
 
