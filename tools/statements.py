@@ -14,6 +14,11 @@ INTERPRETERS = {"os.system", "os.popen", "eval", "subprocess.getoutput", "pickle
 STARTING = {"subprocess.run", "subprocess.Popen", "subprocess.check_output", "asyncio.create_subprocess_exec"}
 #: Why a text in a statement cannot come from outside: the files and expressions.
 REVIEWED: dict[str, tuple[str, ...]] = {
+    "a constant, or made of the names of parameters in the files of the package": (
+        "pooler.py: statement", "prepared.py: ', '.join((f':{name}' for name in used))", "prepared.py: ', '.join(used)",
+        "prepared.py: rows", "prepared.py: steps",
+    ),
+    "in a message": ("pooled.py: error",),
     "a constant": ("connections.py: ', '.join(COLUMNS)",),
     "the name of a file": ("cipher.py: os.getpid()",),
     "one of two texts in the function": ("connections.py: conflict", "roles.py: kind", "selection.py: which",),

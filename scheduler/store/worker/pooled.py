@@ -3,6 +3,7 @@
 Each message is its length and a pickle. A pool process has one open request at a time.
 """
 
+import io
 import json
 import pickle
 import socket
@@ -22,6 +23,8 @@ CHUNK = 262_144
 READY_S = 10.0
 READY = b"!"
 GONE = "the pooler of this worker has ended or does not answer; its worker starts it again"
+#: The packages with the classes of parameters, rows and errors.
+OF_VALUES = frozenset({"datetime", "decimal", "uuid", "zoneinfo", "psycopg2", "paceline"})
 #: The number of the type in PostgreSQL.
 BYTEA, JSON, JSONB = 17, 114, 3802
 #: For values that the pooler passes on as bytes and text. Lists of them are not used.
@@ -57,6 +60,22 @@ def packed(message: object) -> bytes:
     return LENGTH.pack(len(data)) + data
 
 
+class _Unpickler(pickle.Unpickler):
+    """Reads values only: user code can send anything."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.partition(".")[0] in OF_VALUES or module == __name__:
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(
+            f"{module}.{name} is no value for a statement: pass a text, a number, a time or a list of them"
+        )
+
+
+def unpacked(data: bytes) -> Any:
+    """The message in these bytes. pickle.UnpicklingError if it has something else than values."""
+    return _Unpickler(io.BytesIO(data)).load()
+
+
 class PooledCursor:
     """One client of the pooler. After an error, or an interruption, it must be closed: an answer may be on its way."""
 
@@ -79,7 +98,7 @@ class PooledCursor:
         try:
             self._socket.sendall(packed(Request(worker_id, statement, _plain(parameters))))
             (length,) = LENGTH.unpack(self._received(LENGTH.size))
-            answer: Answer = pickle.loads(self._received(length))  # noqa: S301
+            answer: Answer = unpacked(self._received(length))
         except (OSError, EOFError) as error:
             raise psycopg2.OperationalError(f"{GONE} ({error})") from None
         if answer.error is not None:

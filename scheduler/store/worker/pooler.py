@@ -7,7 +7,6 @@ Nothing is remembered: a statement whose answer is lost is repeated by its pool 
 
 import contextlib
 import os
-import pickle
 import select
 import socket
 import time
@@ -25,7 +24,7 @@ from scheduler.settings import Settings
 from scheduler.store.db import sqlstates
 from scheduler.store.moves import prepared as sql
 from scheduler.store.worker.hot_path import WorkerConnection
-from scheduler.store.worker.pooled import BYTEA, CHUNK, LENGTH, READY, Answer, Column, Request, packed
+from scheduler.store.worker.pooled import BYTEA, CHUNK, LENGTH, READY, Answer, Column, Request, packed, unpacked
 
 #: Seconds that a statement waits for a free connection before another one opens. One that waits for a lock is not free for long.
 PATIENCE_S = 0.1
@@ -98,7 +97,7 @@ class Client:
         (length,) = LENGTH.unpack_from(self.received)
         if len(self.received) < LENGTH.size + length:
             return None
-        request: Request = pickle.loads(self.received[LENGTH.size :])  # noqa: S301
+        request: Request = unpacked(bytes(self.received[LENGTH.size :]))
         self.received.clear()
         return request
 
@@ -290,7 +289,7 @@ def of_steps(requests: Sequence[Request]) -> Mapping[str, Any]:
     """The parameters of `steps` and its locks, from those of each step."""
     each: list[Mapping[str, Any]] = [request.parameters for request in requests]  # type: ignore[misc]
     values = {
-        name: [values[name][0] if isinstance(values[name], list) else values[name] for values in each]
+        name: [next(iter(values[name])) if isinstance(values[name], list) else values[name] for values in each]
         for name in sql.STEPS.parameters
     }
     return {**values, "ti_ids": values["ti_id"], "dag_run_ids": values["dag_run_id"]}
