@@ -235,6 +235,8 @@ class WorkerConnection:
                 self.close()
                 raise
             self._used_at = time.monotonic()
+            if self._pooler is not None:  # only this needs a connection of its own
+                self.close()
 
     def close(self) -> None:
         with self._lock:
