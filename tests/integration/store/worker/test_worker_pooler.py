@@ -154,7 +154,7 @@ def test_a_transaction_keeps_its_connection_and_others_get_another_one(scenario:
     client = start(2)
     hot, other = client(), client()
 
-    with hot.transaction("create temp table t (v int)", {}):
+    with hot.transaction("create table t (v int)", {}):
         assert other.value(PID, ()) != hot.value(PID, ())
         hot.run("insert into t values (1)")
 
