@@ -67,7 +67,7 @@ def test_a_broker_killed_under_load_loses_nothing_and_its_queues_move(
         began = time.monotonic()
         # Their messages were lost, except those that workers had taken.
         lost = [str(number) for (number,) in faulty.rows(QUEUED.format(queue=moved))]
-        left = f"select count(*) from task_instance where state = 'queued' and id in ({','.join(lost)})"
+        left = f"select count(*) from task_instance where state = 'queued' and id = any('{{{','.join(lost)}}}')"
         eventually(lambda: faulty.rows(left) == [(0,)], timeout=60, interval=0.02, message=faulty.stack.logs)
         took_s = time.monotonic() - began
         faulty.settle(timeout=120)

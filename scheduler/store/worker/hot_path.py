@@ -409,10 +409,11 @@ class HotPath(WorkerConnection):
 
     def _step(self, parameters: Mapping[str, Any]) -> list[MovedInPlace]:
         """Store a report as a step. Nothing is stored if this returns nothing. A pooler sends several at once."""
-        if self._pooler is None:
-            return self.objects(MovedInPlace, f"{sql.HOLD_MOVES.execute}; {sql.STEP.execute}", parameters)
         with self._lock:
-            cursor = self._ask(self._pooler, None, {name: parameters[name] for name in sql.STEP.parameters})
+            if self._pooler is None:
+                cursor = self.run(f"{sql.HOLD_MOVES.execute}; {sql.STEP.execute}", parameters)
+            else:
+                cursor = self._ask(self._pooler, None, {name: parameters[name] for name in sql.STEP.parameters})
             return rows.of_cursor(MovedInPlace, cursor)
 
     def suspend(self, claim: Claim, ending: Ending) -> Reported | Refused:

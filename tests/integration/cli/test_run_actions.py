@@ -264,8 +264,8 @@ def test_every_command_that_destroys_is_known_to_the_test_of_refusals() -> None:
     asking = {words for words, command in leaf_commands(paceline).items() if "yes" in {p.name for p in command.params}}
 
     assert named == set(REFUSED)
-    # A mark can be undone, so it asks on a terminal only.
-    assert asking == {*REFUSED, *BY_OPTION, "tasks mark"}
+    # A mark can be undone, so it asks on a terminal only. A reproduction asks nothing: it refuses tasks with known effects.
+    assert asking == {*REFUSED, *BY_OPTION, "tasks mark", "runs reproduce"}
 
 
 def test_without_a_terminal_nothing_is_destroyed_without_yes(cli: Cli, scenario: Scenario, failed: int) -> None:

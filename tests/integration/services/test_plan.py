@@ -11,8 +11,8 @@ from support.waiting import eventually
 from paceline.authoring import timetable
 from paceline.authoring.timetables.base import CONTINUOUS_PERIOD
 from paceline.exceptions import ConflictError, PacelineError
+from scheduler.messaging.wakeups import KEY, QUEUE_KEY
 from scheduler.services.plan import Plan
-from scheduler.services.promote import Promote
 from scheduler.store.dags import dags, schedules
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
@@ -206,10 +206,9 @@ def test_with_max_active_runs_1_the_next_run_starts_within_two_turns_of_the_end_
 
     assert scenario.work() == 1
     # Only services that the end makes due run; the slow poll is not needed.
-    scenario.schedulers[0].timers["promote"].due_at = 0.0
     for timer in scenario.schedulers[0].timers.values():
-        timer.due_at = 0.0 if timer is scenario.schedulers[0].timers["promote"] else float("inf")
-    scenario.schedulers[0].service(Promote).hints = {before[0][0]: 5}
+        timer.due_at = float("inf")
+    scenario.schedulers[0].wake(token.decode() for key in (KEY, QUEUE_KEY) for token in scenario.broker.zrange(key, 0, -1))
     for _ in range(3):
         scenario.turn(poll=False)
 

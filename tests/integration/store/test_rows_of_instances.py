@@ -24,6 +24,7 @@ KEPT = {
     "table_version": "the history of a table tells who published it",
     "table_try": "its files are removed later",
     "table_read": "retention deletes it by its age",
+    "table_pin": "retention deletes it by its age",
 }
 OWNED = "select c.table_name from information_schema.columns c where c.column_name = 'task_instance_id' and c.table_schema = %s"
 FILL = {
