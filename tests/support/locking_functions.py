@@ -86,7 +86,8 @@ NEEDLESS: dict[str, set[str]] = {
         "upkeep/heartbeats.RENEW", "upkeep/notices.progress",
         "upkeep/notices.release", "upkeep/notices.release_dead", "upkeep/processes.expire", "upkeep/processes.record_events",
         "moves/claim.claim_undone", "upkeep/processes.stop", "upkeep/retention.delete_events", "upkeep/retention.delete_rows",
-        "upkeep/processes._store", "upkeep/retention._empty", "runs/reproductions.create", "worker/deferrals.release", "worker/deferrals.still_awaited",
+        "upkeep/processes._store", "upkeep/retention._empty", "runs/reproductions.create",
+        "worker/deferrals.release", "worker/deferrals.still_awaited",
         "moves/claim.CLAIM_AGAIN",
     },
     "The statement is guarded by db/fencing.CURRENT, as the write of a task.": {
