@@ -22,7 +22,7 @@ __all__ = ["jvm", "lake", "settings"]
 
 
 BATCHES = int(os.environ.get("MERGE_BATCHES", "6"))
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(7200 if BATCHES > 25 else 300)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(7200 if BATCHES > 25 else 300)]
 SEED = int(os.environ.get("MERGE_SEED", "20261128"))
 #: Of one table, before the next one begins with other properties.
 OF_TABLE = 25

@@ -13,7 +13,7 @@ from workers.spark.sessions.session_pool import WarmJvm
 
 __all__ = ["jvm", "lake", "settings"]
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 STATEMENTS = (
     "insert into sales.t values (3, 'c')",
     "merge into sales.t using (select 1 as id, 'new' as v) n on t.id = n.id when matched then update set v = n.v",
