@@ -29,7 +29,7 @@ select i.task_id, i.map_index, t.namespace, t.name, t.publication, t.metadata_lo
                     where v.catalog = %(catalog)s and v.namespace = t.namespace and v.name = t.name
                       and v.metadata_location = t.metadata_location)
 """
-#: Those whose run is gone, or has ended some time ago and was not to be kept: nobody has compared them to the end.
+#: Those whose run was deleted, or ended some time ago without `keep`: the command that compares them was killed.
 ABANDONED = f"""
 select p.scratch from reproduction p left join dag_run r on r.id = p.dag_run_id
  where p.catalog = %(catalog)s

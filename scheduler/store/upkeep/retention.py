@@ -102,6 +102,18 @@ def _unused(version: str, others: str = "true") -> str:
     """
 
 
+def _of_deleted_runs(table: str, at: str) -> Rows:
+    """The rows of runs that are gone, by their place in a table whose key has several columns."""
+    return Rows(
+        table=table,
+        key="ctid",
+        old=f"x.{at} < %(before)s",
+        free="not exists (select 1 from dag_run r where r.id = x.dag_run_id)",
+        first="(0,0)",
+        keys="::tid[]",
+    )
+
+
 #: By the names that people see. Processes with running task instances are left to rescue.
 KINDS: dict[str, Rows] = {
     "notices": Rows(table="notice", old="x.created_at < %(before)s", free="x.ended_at < %(before)s"),
@@ -169,24 +181,8 @@ KINDS: dict[str, Rows] = {
         old="x.started_at < %(before)s",
         free="not exists (select 1 from dag_run r where r.id = x.dag_run_id)",
     ),
-    # Its key has five columns.
-    "table_reads": Rows(
-        table="table_read",
-        key="ctid",
-        old="x.read_at < %(before)s",
-        free="not exists (select 1 from dag_run r where r.id = x.dag_run_id)",
-        first="(0,0)",
-        keys="::tid[]",
-    ),
-    # Its key has two columns.
-    "table_pins": Rows(
-        table="table_pin",
-        key="ctid",
-        old="x.pinned_at < %(before)s",
-        free="not exists (select 1 from dag_run r where r.id = x.dag_run_id)",
-        first="(0,0)",
-        keys="::tid[]",
-    ),
+    "table_reads": _of_deleted_runs("table_read", "read_at"),
+    "table_pins": _of_deleted_runs("table_pin", "pinned_at"),
     "table_requests": Rows(table="table_request", key="digest", old="x.made_at < %(before)s", free="true", first=""),
     "account_keys": Rows(table="account_key", key="digest", old="x.expires_at < %(before)s", free="true", first=""),
     "login_failures": Rows(table="login_failure", key="key", old="x.last_at < %(before)s", free="true", first=""),
