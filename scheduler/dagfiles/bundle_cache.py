@@ -14,6 +14,7 @@ import hashlib
 import logging
 import os
 import shutil
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -28,6 +29,8 @@ from scheduler.store.db.rows import EngineReader, Reader
 
 #: Names this start of the machine.
 BOOT = Path("/proc/sys/kernel/random/boot_id")
+#: Seconds until a process looks again at a folder that another process was about to make.
+PAUSE_S = 0.01
 
 
 class SharedFolders:
@@ -59,7 +62,13 @@ class SharedFolders:
                 os.utime(lock)
                 return lock
             os.close(lock)
-            with _closing(_locked(self._lock_file(name), fcntl.LOCK_EX)) as lock:
+            try:
+                # Without waiting: whoever has made it by then shares the lock for as long as it uses the folder.
+                lock = _locked(self._lock_file(name), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(PAUSE_S)
+                continue
+            with _closing(lock):
                 if not self._is_complete(name, lock):  # another process may have made it
                     self._make(name, make)
                     os.pwrite(lock, self._boot, 0)
@@ -126,9 +135,9 @@ def _locked(path: Path, how: int) -> int:
 
 
 @contextlib.contextmanager
-def _closing(descriptor: int) -> Iterator[int]:
+def _closing(descriptor: int) -> Iterator[None]:
     try:
-        yield descriptor
+        yield
     finally:
         os.close(descriptor)
 

@@ -142,6 +142,27 @@ def test_one_process_fetches_while_others_wait(tmp_path: Path) -> None:
     assert len(published.read) == len(FIRST)
 
 
+def test_processes_that_ask_for_a_new_folder_at_once_all_get_it_and_keep_it(tmp_path: Path) -> None:
+    """None waits until the others have ended: each shares the lock of a folder for as long as it runs."""
+    fork = multiprocessing.get_context("fork")
+    together = fork.Barrier(8)
+    processes = [fork.Process(target=_keep_all, args=(tmp_path, together)) for _ in range(together.parties)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+
+    assert [process.exitcode for process in processes] == [0] * together.parties
+
+
+def _keep_all(folder: Path, together: "multiprocessing.synchronize.Barrier") -> None:
+    published = Published(*({"d.py": str(number)} for number in range(40)))
+    cache = cache_of(published, folder)
+    for version in range(1, 41):
+        together.wait(30)
+        cache.path(version)
+
+
 def test_the_least_recently_used_versions_go(tmp_path: Path) -> None:
     published = Published(*({"d.py": str(number)} for number in range(6)))
 
