@@ -63,7 +63,7 @@ class SharedFolders:
                 return lock
             os.close(lock)
             try:
-                # Without waiting: whoever has made it by then shares the lock for as long as it uses the folder.
+                # Without waiting: the process that made it meanwhile shares the lock for as long as it uses the folder.
                 lock = _locked(self._lock_file(name), fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 time.sleep(PAUSE_S)
