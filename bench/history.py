@@ -37,6 +37,7 @@ READS = {
     "why a task": "/dags/chain/dagRuns/{run}/taskInstances/t001/why",
     "task instances of a run": "/dags/chain/dagRuns/{run}/taskInstances?limit=100",
     "newest task instances": "/dags/~/dagRuns/~/taskInstances?limit=100&order_by=-id",
+    "successes of the pages": "/dags/~/dagRuns/~/taskInstances?limit=100&order_by=-id&state=success&count_limit=10000",
     "failed task instances": "/dags/~/dagRuns/~/taskInstances?limit=100&state=failed",
     "search of all names": "/jump?text={run}",
     "search of runs": "/dags/~/dagRuns?limit=50&run_id_pattern={run}",

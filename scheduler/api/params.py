@@ -28,11 +28,17 @@ Patterns = list[tuple[str, str | None, str | None]]
 Number = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
 
 
-def page(limit: int = 50, offset: int = 0, order_by: list[str] | None = None, cursor: str | None = None) -> listing.Page:
+def page(
+    limit: int = 50,
+    offset: int = 0,
+    order_by: list[str] | None = None,
+    cursor: str | None = None,
+    count_limit: int | None = None,
+) -> listing.Page:
     """A page by limit and offset, or by cursor. UsageError for too many columns of an order."""
     if order_by and len(order_by) > MOST_ORDERS:
         raise UsageError(f"order_by has {len(order_by)} columns: {MOST_ORDERS} are allowed.")
-    return listing.Page(min(limit, LONGEST_PAGE), offset, tuple(order_by or ()), cursor)
+    return listing.Page(min(limit, LONGEST_PAGE), offset, tuple(order_by or ()), cursor, count_limit)
 
 
 # The dependencies below only compute, so they are coroutines: FastAPI runs each function that is none in a thread of its own.
@@ -50,9 +56,13 @@ async def _cursor_page(
     offset: Limit = 0,
     order_by: Annotated[list[str] | None, Query()] = None,
     cursor: Annotated[str | None, Query()] = None,
+    count_limit: Annotated[int | None, Query(ge=1, le=LARGEST)] = None,
 ) -> listing.Page:
-    """A page by limit and offset, or by cursor, which costs the same however far it is."""
-    return page(limit, offset, order_by, cursor)
+    """A page by limit and offset, or by cursor, which costs the same however far it is.
+
+    With limit and offset, all entries are counted, or those up to `count_limit`.
+    """
+    return page(limit, offset, order_by, cursor, count_limit)
 
 
 MapIndex = Annotated[int, Query(ge=-1, le=2**31 - 1)]

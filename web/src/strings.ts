@@ -74,8 +74,8 @@ export const t = {
     restarting: 'stopping', none: 'no state',
   },
   page: {
-    of: (from: number, to: number, total: number | null) =>
-      total === 0 ? 'none' : `${from.toLocaleString(locale)}–${to.toLocaleString(locale)}${total === null ? '' : ` of ${total.toLocaleString(locale)}`}`,
+    of: (from: number, to: number, total: number | null, isLimit = false) =>
+      total === 0 ? 'none' : `${from.toLocaleString(locale)}–${to.toLocaleString(locale)}${total === null ? '' : ` of ${isLimit ? 'at least ' : ''}${total.toLocaleString(locale)}`}`,
     previous: 'Previous', next: 'Next',
     selected: (count: number) => `${many(count, 'row')} selected`,
     selectAll: (count: number) => (count === 1 ? 'Select the one that matches the filters' : `Select all ${count.toLocaleString(locale)} that match the filters`),

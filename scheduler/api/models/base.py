@@ -66,8 +66,8 @@ class Page(Model):
 
 
 class CursorPage(Model):
-    """The base of lists with cursors. With limit and offset, `total_entries` is exact; with a cursor, at most
-    `total_entries_limit` are counted.
+    """The base of lists with cursors. `total_entries` is exact, or with a `total_entries_limit` counts no more entries than that:
+    with a cursor, or with the parameter `count_limit`.
     """
 
     total_entries: int | None = None

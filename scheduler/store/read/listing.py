@@ -27,17 +27,21 @@ ANY = "~"
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Which part of a list: `limit` entries after `offset`, or after the place that `cursor` names ("" is the start)."""
+    """Which part of a list: `limit` entries after `offset`, or after the place that `cursor` names ("" is the start).
+
+    With an offset, no more than `count_limit` entries are counted, or all.
+    """
 
     limit: int = 50
     offset: int = 0
     order_by: tuple[str, ...] = ()
     cursor: str | None = None
+    count_limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """A page of a list. `total` counts all entries; beside a cursor, at most `total_limit` of them."""
+    """A page of a list. `total` counts all entries, or with a `total_limit` at most so many of them."""
 
     rows: list[Row]
     total: int
@@ -198,7 +202,7 @@ class Listing:
         )
         if found and len(found) < page.limit:
             return Entries(found, page.offset + len(found))
-        return Entries(found, self.count(connection, filters))
+        return Entries(found, self.count(connection, filters, page.count_limit), page.count_limit)
 
     def first(self, connection: Connection, filters: Filters) -> Row | None:
         """The only row, or None."""

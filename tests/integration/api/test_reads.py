@@ -152,6 +152,18 @@ def test_the_total_is_exact_but_beside_a_cursor(client: airflow.ApiClient, world
     assert (len(none.dag_runs), none.total_entries) == (0, 3)
 
 
+def test_a_client_limits_how_many_entries_are_counted(web: Web, world: World) -> None:
+    with web.http(web.account("ada", "admin")) as http:
+
+        def totals(**query: int) -> tuple[int, int | None]:
+            page = http.get("/api/v2/dags/etl/dagRuns", params={"limit": 1, **query}).json()
+            return page["total_entries"], page["total_entries_limit"]
+
+        assert (totals(), totals(count_limit=2), totals(count_limit=4)) == ((3, None), (2, 2), (3, 4))
+        assert totals(limit=2, offset=2, count_limit=2) == (3, None), "the last page shows how many there are"
+        assert http.get("/api/v2/dags/etl/dagRuns", params={"count_limit": 0}).status_code == 422
+
+
 def test_states_and_types_that_do_not_exist_are_refused(client: airflow.ApiClient, world: World) -> None:
     runs, tasks = airflow.DagRunApi(client), airflow.TaskInstanceApi(client)
 

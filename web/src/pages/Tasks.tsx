@@ -15,6 +15,8 @@ import { taskHref, whyHref } from './dag/TasksTab'
 
 const k = t.tasks
 const SIZE = 100
+/** Millions may have ended. */
+const MOST_COUNTED = 10_000
 const FILTERS = ['q', 'state', 'pool', 'queue', 'offset']
 /** The states of what has not ended, of which each queue and pool has few: the server finds them by an index. */
 const OPEN: TaskState[] = ['scheduled', 'queued', 'running', 'deferred', 'up_for_retry', 'up_for_reschedule', 'restarting']
@@ -28,7 +30,7 @@ export default function Tasks() {
   const filters = { state: states ?? OPEN, ...(dag ? { dag_id_pattern: `%${dag}%` } : {}), ...(pool ? { pool: [pool] } : {}), ...(queue ? { queue: [queue] } : {}) }
   const live = useLive(
     `tasks ${JSON.stringify([filters, order, offset])}`,
-    () => ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances', { params: { path: { dag_id: '~', dag_run_id: '~' }, query: { ...filters, order_by: [order], limit: SIZE, offset } as unknown as Record<string, never> } })),
+    () => ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/taskInstances', { params: { path: { dag_id: '~', dag_run_id: '~' }, query: { ...filters, order_by: [order], limit: SIZE, offset, count_limit: MOST_COUNTED } as unknown as Record<string, never> } })),
     { on: ['runs'], keep: true },
   )
   const page = live.data.value
@@ -55,7 +57,7 @@ export default function Tasks() {
         {([['pool', pool, t.task.pool], ['queue', queue, t.task.queue]] as const).map(([name, value, text]) => value && <Button key={name} icon="close" label={`${t.remove}: ${text} ${value}`} onClick={() => setQuery({ [name]: null, offset: null })}>{text}: {value}</Button>)}
       </div>
       {live.error.value && <Note kind="bad">{live.error.value}</Note>}
-      <List class="tasks-list" label={k.title} columns={columns} rows={page?.task_instances} failed={live.error.value !== null} rowKey={(ti) => ti.id} rowHref={taskHref} total={page?.total_entries} size={SIZE} order={order}
+      <List class="tasks-list" label={k.title} columns={columns} rows={page?.task_instances} failed={live.error.value !== null} rowKey={(ti) => ti.id} rowHref={taskHref} total={page?.total_entries} totalLimit={page?.total_entries_limit} size={SIZE} order={order}
         empty={isFiltered ? <NothingFits title={k.noneFits} filters={FILTERS} /> : <Empty title={k.none}><p>{k.noneText}</p><a class="button first" href={href('/dags')}>{t.tour.dags}</a></Empty>} />
     </>
   )

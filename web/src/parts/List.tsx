@@ -32,6 +32,8 @@ interface Props<R> {
   rowKey: (row: R) => string
   rowHref?: (row: R) => string | null
   total?: number | null | undefined
+  /** No more rows than that are counted. */
+  totalLimit?: number | null | undefined
   /** Entries of this page, if some share a row. */
   entries?: number | undefined
   /** Rows a page has. 0: no pages. */
@@ -47,7 +49,7 @@ interface Props<R> {
   class?: string
 }
 
-export function List<R>({ columns, rows, failed = false, rowKey, rowHref, total, entries, size = 0, order, selection, onSelect, selectable = () => true, empty, label, skeleton = 8, class: extra = '' }: Props<R>) {
+export function List<R>({ columns, rows, failed = false, rowKey, rowHref, total, totalLimit, entries, size = 0, order, selection, onSelect, selectable = () => true, empty, label, skeleton = 8, class: extra = '' }: Props<R>) {
   const [at, show] = useState(-1)
   // Two keys can be pressed before the list is drawn again.
   const now = useRef(-1)
@@ -143,7 +145,7 @@ export function List<R>({ columns, rows, failed = false, rowKey, rowHref, total,
           </table>
         )}
       </div>
-      {size > 0 && rows !== undefined && (rows.length > 0 || offset > 0) && <Pager offset={offset} size={size} shown={entries ?? rows.length} total={total ?? null} />}
+      {size > 0 && rows !== undefined && (rows.length > 0 || offset > 0) && <Pager offset={offset} size={size} shown={entries ?? rows.length} total={total ?? null} limit={totalLimit ?? null} />}
     </>
   )
 }
@@ -153,11 +155,12 @@ function sorting(column: string | undefined, order: string | undefined): 'ascend
   return order.startsWith('-') ? 'descending' : 'ascending'
 }
 
-function Pager({ offset, size, shown, total }: { offset: number; size: number; shown: number; total: number | null }) {
-  const last = total === null ? shown < size : offset + shown >= total
+function Pager({ offset, size, shown, total, limit }: { offset: number; size: number; shown: number; total: number | null; limit: number | null }) {
+  const isLimit = limit !== null && total === limit
+  const last = total === null || isLimit ? shown < size : offset + shown >= total
   return (
     <div class="pager">
-      <span class="num">{t.page.of(shown ? offset + 1 : 0, offset + shown, total)}</span>
+      <span class="num">{t.page.of(shown ? offset + 1 : 0, offset + shown, isLimit ? Math.max(total ?? 0, offset + shown) : total, isLimit)}</span>
       {(offset > 0 || !last) && (
         <span class="end">
           <Button icon="left" label={t.page.previous} disabled={offset === 0} onClick={() => setQuery({ offset: offset > size ? String(offset - size) : null }, false)} />
