@@ -50,7 +50,7 @@ def measure(options: Options) -> Piece:
         for iteration in range(options.iterations):
             for count in COUNTS if iteration % 2 == 0 else reversed(COUNTS):
                 stack.start(schedulers=count, workers=1)
-                measuring.run(stack, many)  # warm-up: every pool process reads the files
+                measuring.warm_up(stack, many)
                 row = {"many": measuring.run(stack, many).tasks_per_s}
                 stack.stop_processes()
                 row |= _alone(stack, count, runs)

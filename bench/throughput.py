@@ -5,7 +5,7 @@ from statistics import median
 from typing import Any
 
 from bench import raw, report, shapes
-from bench.measure import Measured, in_turns, quantiles, run
+from bench.measure import Measured, in_turns, quantiles, run, warm_up
 from bench.options import Options, Piece
 from bench.raw import RawCelery, Sample, Samples
 from bench.shapes import Shape
@@ -39,7 +39,7 @@ def on_stack(stack: Stack, wanted: Sequence[Shape], options: Options) -> tuple[l
 
 
 def _pairs(stack: Stack, both: tuple[RawCelery, RawCelery], shape: Shape, options: Options) -> list[Pair]:
-    run(stack, shape)  # warm-up: after it every pool child has read the file
+    warm_up(stack, shape)
     pairs = []
     for iteration in range(options.iterations):
         pairs.append(in_turns(iteration, lambda: _samples(stack, both, options), lambda: run(stack, shape)))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bench import shapes
-from bench.measure import run
+from bench.measure import run, warm_up
 from bench.options import Options, Piece
 from bench.stack import Stack
 
@@ -97,7 +97,7 @@ def measure(options: Options) -> Piece:
     tasks = 0
     with Stack(shapes.files_of(wanted)) as stack:
         for shape in wanted:
-            run(stack, shape)  # warm-up
+            warm_up(stack, shape)
         before = _written(stack)
         stack.start(schedulers=1, workers=1)
         for shape in wanted:

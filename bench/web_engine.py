@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from bench import shapes
-from bench.measure import Measured, in_turns, quantiles, run
+from bench.measure import Measured, in_turns, quantiles, run, warm_up
 from bench.shapes import Shape
 from bench.stack import Stack
 from bench.web_data import Size
@@ -43,7 +43,7 @@ def measure(web: Web, size: Size, say: Callable[[str], None]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with Stack(shapes.files_of(chosen)) as stack, web(stack) as (address, token):
         for shape in chosen:
-            run(stack, shape)  # warm-up
+            warm_up(stack, shape)
             found[shape.name] = _alternate(stack, shape, address, token, size)
             say(f"{shape.name} with {size.pages} pages: {json.dumps(found[shape.name])}")
     return {"engine_with_pages": found}

@@ -78,9 +78,14 @@ def _on_engine(stack: Stack, engine: Engine, able: Sequence[Task], runs: int) ->
 def _on_paceline(stack: Stack, able: Sequence[Task], runs: int) -> list[Trial]:
     stack.start(schedulers=1, workers=1)
     try:
-        return [_median([_trial(stack, task.paceline) for _ in range(runs + 1)][1:]) for task in able]
+        return [_paceline(stack, task.paceline, runs) for task in able]
     finally:
         stack.stop_processes()
+
+
+def _paceline(stack: Stack, shape: Shape, runs: int) -> Trial:
+    measure.warm_up(stack, shape)
+    return _median([_trial(stack, shape) for _ in range(runs)])
 
 
 def _trial(stack: Stack, shape: Shape) -> Trial:
