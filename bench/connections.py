@@ -1,14 +1,15 @@
 """The part `connections`: the connections of many workers with long and with short tasks, and a burst of reports.
 
 First every pool process is busy all the time with tasks of a minute, which end at random moments. Then all its tasks end at the
-same moment. At last, every pool process runs one short task after the other.
+same moment. At last, every pool process runs one short task after the other. Then all of this again, on workers whose pool
+processes share a connection (`worker.connections` 1).
 """
 
 import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import mean, quantiles
 
@@ -21,6 +22,7 @@ WORKERS, CHILDREN, TASK_S = 50, 8, 60.0
 SMALL_WORKERS, SMALL_CHILDREN, SMALL_TASK_S = 1, 2, 3.0
 #: The short tasks: their length, and how many each pool process runs on average.
 SHORT_S, EACH, SMALL_EACH = 0.01, 20, 5
+SHARED = {"PACELINE_WORKER_CONNECTIONS": "1"}
 SMALL_IDLE = {"PACELINE_WORKER_IDLE_CONNECTION_SECONDS": "0.5"}
 #: Workers that one core can start and keep alive, and the memory of a pool process with its share of the worker.
 PER_CORE, CHILD_BYTES = 8, 60e6
@@ -87,8 +89,13 @@ REFUSED = re.compile(rb"too many clients|connection slots are reserved")
 
 def measure(options: Options) -> Piece:
     """`connections`: how many were open while all pool processes were busy, by process, how the burst went, and the same with
-    short tasks.
+    short tasks. `shared` has the same of workers with a pooler.
     """
+    own = _measured(options, {})
+    return {"connections": own | {"shared": _measured(options, SHARED)}}
+
+
+def _measured(options: Options, environment: Mapping[str, str]) -> Piece:
     workers, children, task_s = (SMALL_WORKERS, SMALL_CHILDREN, SMALL_TASK_S) if options.small else (_workers(), CHILDREN, TASK_S)
     total = workers * children
     limit = PER_SCHEDULER + PER_WORKER * workers + RESERVE
@@ -97,7 +104,7 @@ def measure(options: Options) -> Piece:
         workers=workers,
         concurrency=children,
         # Above the number of pool processes, like the slots of the pool below: by default, 256 tasks run at once.
-        environment={"PACELINE_CORE_PARALLELISM": str(2 * total)} | (SMALL_IDLE if options.small else {}),
+        environment={"PACELINE_CORE_PARALLELISM": str(2 * total)} | (SMALL_IDLE if options.small else {}) | dict(environment),
         postgres={"max_connections": str(limit)},
         start_s=LIMIT_S,
     ) as stack:
@@ -116,7 +123,7 @@ def measure(options: Options) -> Piece:
         retried = int(stack.rows(RETRIED, ([run, burst_run, short_run],))[0][0])
         result |= steady | {"burst": burst, "short": many, "retried": retried}
     options.say(f"connections: {result}")
-    return {"connections": result}
+    return result
 
 
 def _workers() -> int:

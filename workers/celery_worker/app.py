@@ -134,9 +134,9 @@ def build(
         engine, settings, kind="worker", name=f"{name}@{host}", silent_s=settings.worker.heartbeat_timeout, log=worker_log,
         pidfile=process.pidfile, queues=queues, concurrency=concurrency,
     )  # fmt: skip
-    heartbeat = HeartbeatThread(engine, running_tasks, registration, settings)
-    watchdog = Watchdog(settings, tuple(queues), concurrency)
     events, pooler = InPlaceEvents(), PoolerProcess(settings) if settings.worker.connections else None
+    heartbeat = HeartbeatThread(engine, running_tasks, registration, settings, None if pooler is None else pooler.address)
+    watchdog = Watchdog(settings, tuple(queues), concurrency)
     _add_task(app, settings, running_tasks, heartbeat, events=events, pooler=pooler)
     with warnings.catch_warnings():
         # The user may run it as root. Celery warns because pickled messages could run code; these are JSON.

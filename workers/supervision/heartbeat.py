@@ -107,7 +107,10 @@ class HeartbeatThread(VitalThread, Listener):
     While the database is unreachable, both wait. Reports are not lost.
     """
 
-    def __init__(self, engine: Engine, running_tasks: RunningTasks, registration: Registration, settings: Settings) -> None:
+    def __init__(
+        self, engine: Engine, running_tasks: RunningTasks, registration: Registration, settings: Settings, pooler: str | None = None
+    ) -> None:
+        """`pooler` is the address of the pooler of this worker, if it has one."""
         super().__init__(name="heartbeat", daemon=True)
         interval_s, silent_s = settings.worker.heartbeat_sec, settings.worker.heartbeat_timeout
         self._engine = engine
@@ -133,7 +136,7 @@ class HeartbeatThread(VitalThread, Listener):
         #: Another thread renews the heartbeat, because this one may have to wait for the broker.
         self._renewal = Renewal(
             settings, self, process_id=lambda: self.worker_id, interval_s=min(interval_s, silent_s / 4), timeout_s=silent_s,
-            application="paceline worker",
+            application="paceline worker", pooler=pooler,
         )  # fmt: skip
 
     @property

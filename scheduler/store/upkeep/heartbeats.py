@@ -1,6 +1,7 @@
 """Renews the heartbeat of one process, in a thread and on a connection of its own, which wait only for PostgreSQL.
 
-So the heartbeat continues while other work of the process is blocked by the broker, a slow query or a lock.
+So the heartbeat continues while other work of the process is blocked by the broker, a slow query or a lock. A worker with a pooler
+sends it over the pooler, and needs a connection of its own only while the pooler does not answer at once.
 """
 
 import contextlib
@@ -10,16 +11,17 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import psycopg2
 from psycopg2 import errors
 from psycopg2.extensions import connection as Connection
-from psycopg2.extensions import cursor as Cursor
 
 from scheduler.process import fault_points
 from scheduler.process.health import VitalThread
 from scheduler.settings import Settings
 from scheduler.store.db.database import begin_session, reach
+from scheduler.store.worker.pooled import PooledCursor
 
 log = logging.getLogger("paceline.heartbeat")
 
@@ -29,6 +31,8 @@ ATTEMPT = 0.45
 #: The minimum of libpq.
 CONNECT_TIMEOUT_S = 2
 PAUSE_S = 0.25
+#: Seconds for an answer of the pooler, whose connections may all be busy.
+POOLER_TIMEOUT_S = 2.0
 #: Returns whether a person asked this process to end when its running tasks have ended.
 RENEW = """
 update process p set heartbeat_at = clock_timestamp() where p.id = %s and p.stopped_at is null
@@ -50,10 +54,13 @@ def boottime() -> float:
 
 
 class HeartbeatConnection:
-    """A connection on which no call takes longer than `timeout_s`, except connecting."""
+    """A connection on which no call takes longer than `timeout_s`, except connecting. With the address of a `pooler`, it is open
+    only while that does not answer.
+    """
 
-    def __init__(self, settings: Settings, application: str, timeout_s: float) -> None:
+    def __init__(self, settings: Settings, application: str, timeout_s: float, pooler: str | None = None) -> None:
         self._settings = settings
+        self._pooler = pooler
         self._application = application
         self._timeout_s = timeout_s
         self._connection: Connection | None = None
@@ -63,12 +70,10 @@ class HeartbeatConnection:
 
         psycopg2.Error if PostgreSQL does not answer in time.
         """
-        with self._cursor() as cursor:
-            fault_points.point("heartbeat.commit")
-            cursor.execute(RENEW, (process_id,))
-            fault_points.point("heartbeat.committed")
-            renewed = cursor.fetchone()
-            return None if renewed is None else bool(renewed[0])
+        fault_points.point("heartbeat.commit")
+        renewed = self._run(process_id, RENEW, (process_id,))
+        fault_points.point("heartbeat.committed")
+        return bool(renewed[0][0]) if renewed else None
 
     def doubted(self, process_id: str, running: Mapping[str, int]) -> dict[str, int]:
         """Return the dispatches of `running` (with the IDs of their task instances) that are not stored as running on this worker.
@@ -77,18 +82,16 @@ class HeartbeatConnection:
         """
         if not running:
             return {}
-        with self._cursor() as cursor:
-            try:
-                cursor.execute(HELD, {"id": process_id, "instances": list(running.values()), "dispatches": list(running)})
-            except errors.LockNotAvailable:
-                return {}
-            held = {dispatch_id for (dispatch_id,) in cursor.fetchall()}
+        asked = {"id": process_id, "instances": list(running.values()), "dispatches": list(running)}
+        try:
+            held = {dispatch_id for (dispatch_id,) in self._run(process_id, HELD, asked)}
+        except errors.LockNotAvailable:
+            return {}
         return {dispatch_id: ti_id for dispatch_id, ti_id in running.items() if dispatch_id not in held}
 
     def draining(self, process_id: str) -> None:
         """Record that this process drains. psycopg2.Error as in `renew`."""
-        with self._cursor() as cursor:
-            cursor.execute(DRAINING, (process_id,))
+        self._run(process_id, DRAINING, (process_id,))
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -96,15 +99,35 @@ class HeartbeatConnection:
             with contextlib.suppress(psycopg2.Error):
                 connection.close()
 
-    @contextlib.contextmanager
-    def _cursor(self) -> Iterator[Cursor]:
+    def _run(self, process_id: str, statement: str, parameters: Any) -> list[tuple[Any, ...]]:
+        """Run one statement, and return its rows."""
+        if self._pooler is not None:
+            try:
+                rows = self._pooled(self._pooler, process_id, statement, parameters)
+            except errors.LockNotAvailable:  # an answer
+                raise
+            except psycopg2.OperationalError as error:
+                log.debug("%s", error)
+            else:
+                self.close()
+                return rows
         try:
             connection = self._connection or self._connect()
             with self._cut_off_late(connection), connection.cursor() as cursor:
-                yield cursor
+                cursor.execute(statement, parameters)
+                return cursor.fetchall() if cursor.description else []
         except psycopg2.Error:
             self.close()
             raise
+
+    def _pooled(self, pooler: str, process_id: str, statement: str, parameters: Any) -> list[tuple[Any, ...]]:
+        cursor = PooledCursor(pooler, timeout_s=POOLER_TIMEOUT_S)
+        try:
+            # As on a connection of its own, it need not wait for the disk.
+            cursor.execute(process_id, f"set local synchronous_commit = off; {statement}", parameters)
+            return cursor.fetchall()
+        finally:
+            cursor.close()
 
     def _connect(self) -> Connection:
         connection = self._connection = reach(self._settings, self._application, timeout_s=CONNECT_TIMEOUT_S)
@@ -161,10 +184,10 @@ class Renewal(VitalThread):
 
     def __init__(
         self, settings: Settings, listener: Listener, *, process_id: Callable[[], str], interval_s: float, timeout_s: float,
-        application: str = "paceline heartbeat",
+        application: str = "paceline heartbeat", pooler: str | None = None,
     ) -> None:  # fmt: skip
         super().__init__(name="heartbeat", daemon=True)
-        self._connection = HeartbeatConnection(settings, application, timeout_s * ATTEMPT)
+        self._connection = HeartbeatConnection(settings, application, timeout_s * ATTEMPT, pooler)
         self._process_id = process_id
         self._interval_s = interval_s
         self._listener = listener

@@ -79,16 +79,17 @@ def unpacked(data: bytes) -> Any:
 class PooledCursor:
     """One client of the pooler. After an error, or an interruption, it must be closed: an answer may be on its way."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, timeout_s: float | None = None) -> None:
+        """`timeout_s`: seconds that an answer may take. After that, `execute` fails as if the pooler were gone."""
         self.description: Sequence[Column] = ()
         self._rows: Sequence[tuple[Any, ...]] = ()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._socket.settimeout(READY_S)
+            self._socket.settimeout(timeout_s or READY_S)
             self._socket.connect(address)
             if self._socket.recv(1) != READY:
                 raise EOFError
-            self._socket.settimeout(None)
+            self._socket.settimeout(timeout_s)
         except (OSError, EOFError) as error:
             self._socket.close()
             raise psycopg2.OperationalError(f"{GONE} ({error})") from None

@@ -22,6 +22,7 @@ from scheduler.messaging.wakeups import Wakeups
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
 from scheduler.store.moves import prepared
+from scheduler.store.upkeep.heartbeats import HeartbeatConnection
 from scheduler.store.worker import pooler
 from scheduler.store.worker.claims import Claim, Ending, NextInPlace, Refused, Reported
 from scheduler.store.worker.hot_path import HotPath
@@ -282,3 +283,42 @@ def test_one_step_that_cannot_be_stored_fails_alone(scenario: Scenario, start: S
         with pytest.raises(psycopg2.errors.InvalidTextRepresentation):
             bad.result(20)
         assert isinstance(good.result(20), Reported)
+
+
+HEARTBEATS = "select count(*) from pg_stat_activity where application_name = 'paceline beat' and datname = current_database()"
+AT = "select heartbeat_at from process where id = %s"
+
+
+def test_a_heartbeat_over_the_pooler_has_a_connection_of_its_own_only_while_the_pooler_does_not_answer(
+    scenario: Scenario, start: Start
+) -> None:
+    client = start(1)
+    (pid,) = (client.pid,)  # type: ignore[attr-defined]
+    beating = HeartbeatConnection(scenario.settings, "paceline beat", 10.0, client()._pooler)
+
+    def beat() -> tuple[bool, int]:
+        """Whether the heartbeat was stored, and its own connections afterwards."""
+        before = scenario.rows(AT, scenario.worker_id)
+        assert beating.renew(scenario.worker_id) is False, "nobody asked this worker to drain"
+        assert beating.doubted(scenario.worker_id, {IN_PLACE.format(1): 1}) == {IN_PLACE.format(1): 1}
+        return scenario.rows(AT, scenario.worker_id) > before, scenario.rows(HEARTBEATS)[0][0]
+
+    assert beat() == (True, 0)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert beat() == (True, 1)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert beat()[0]
+    eventually(lambda: scenario.rows(HEARTBEATS) == [(0,)], timeout=30)
+    assert beating.renew("w#gone") is None
+    beating.close()
+
+
+def test_a_locked_table_is_an_answer_to_a_heartbeat(scenario: Scenario, start: Start) -> None:
+    beating = HeartbeatConnection(scenario.settings, "paceline beat", 10.0, start(1)()._pooler)
+    with scenario.engine.begin() as migration:
+        migration.exec_driver_sql("lock table task_instance in access exclusive mode")
+        assert beating.doubted(scenario.worker_id, {IN_PLACE.format(1): 1}) == {}
+        assert migration.exec_driver_sql(HEARTBEATS).scalar_one() == 0
+    beating.close()
