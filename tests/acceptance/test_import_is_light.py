@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 HEAVY = ("sqlalchemy", "celery", "kombu", "redis", "pyspark", "psycopg2", "pydantic", "jinja2", "croniter", "pendulum")
 
 
@@ -55,6 +57,22 @@ def test_help_and_version_load_no_more_than_they_print(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     assert "List, show, pause" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("scheduler.dagfiles.fork_server", ("sqlalchemy", "asyncio", "celery", "redis", "psycopg2")),
+        ("scheduler.services.loop", ("cryptography.fernet", "fastapi", "jinja2", "pandas")),
+        ("workers.celery_worker.app", ("cryptography.fernet", "fastapi", "pandas", "pyspark")),
+    ],
+)
+def test_a_process_that_runs_all_the_time_loads_no_package_that_it_does_not_need(module: str, heavy: tuple[str, ...]) -> None:
+    code = f"import {module}, sys; print([name for name in {heavy} if name in sys.modules])"
+
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"
 
 
 def test_every_name_that_dag_files_import_is_there() -> None:

@@ -1,9 +1,11 @@
 """Import errors: why a DAG file cannot be used, as the process that parses it reports it and as the database stores it."""
 
-from typing import Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from sqlalchemy import Connection
+
+if TYPE_CHECKING:  # the processes that parse files import this module, and use no database
+    from sqlalchemy import Connection
 
 MAX_MESSAGE_CHARACTERS = 2_000
 MAX_TRACEBACK_CHARACTERS = 20_000
@@ -44,7 +46,7 @@ class Problem(Strict):
         return self.message if self.line is None or "\nline " in self.message else f"line {self.line}: {self.message}"
 
 
-def put(connection: Connection, path: str, problem: Problem) -> None:
+def put(connection: "Connection", path: str, problem: Problem) -> None:
     """Store why a file cannot be used. An error that stays the same keeps the time at which it was first seen."""
     connection.exec_driver_sql(
         """

@@ -1,17 +1,20 @@
-"""The encryption of variables and connections: Fernet, with the keys of core.fernet_key or the key file in PACELINE_HOME."""
+"""The encryption of variables and connections: Fernet, with the keys of core.fernet_key or the key file in PACELINE_HOME.
 
+Only a process that encrypts or decrypts imports `cryptography`, which takes 6 MB.
+"""
+
+import base64
 import hashlib
 import hmac
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from cryptography.fernet import Fernet, InvalidToken, MultiFernet
-
 from paceline.exceptions import PacelineError
 from scheduler.settings import Settings
 
 KEY_FILE = "fernet.key"
+KEY_BYTES = 32
 #: A command that prints a new key.
 NEW_KEY = "`openssl rand -base64 32 | tr '+/' '-_'`"
 
@@ -20,7 +23,10 @@ class Cipher:
     """Encrypts with the first key, and decrypts with any of them."""
 
     def __init__(self, keys: Sequence[str]) -> None:
+        from cryptography.fernet import Fernet, InvalidToken, MultiFernet
+
         self._fernet = MultiFernet([Fernet(key) for key in keys])
+        self._refusal = InvalidToken
 
     @classmethod
     def of(cls, settings: Settings, *, make: bool) -> "Cipher":
@@ -38,14 +44,14 @@ class Cipher:
         """The decrypted text; PacelineError about `what` if no key fits."""
         try:
             return self._fernet.decrypt(token).decode()
-        except InvalidToken:
+        except self._refusal:
             raise _unreadable(what) from None
 
     def reads(self, token: str) -> bool:
         """Whether one of the keys fits."""
         try:
             self._fernet.decrypt(token)
-        except InvalidToken:
+        except self._refusal:
             return False
         return True
 
@@ -53,7 +59,7 @@ class Cipher:
         """The same text, encrypted with the first key."""
         try:
             return self._fernet.rotate(token).decode()
-        except InvalidToken:
+        except self._refusal:
             raise _unreadable(what) from None
 
 
@@ -74,6 +80,8 @@ def _keys(settings: Settings, *, make: bool) -> list[str]:
             )
         _make(path)
     try:
+        from cryptography.fernet import Fernet
+
         key = path.read_text(encoding="ascii").strip()
         Fernet(key)
         return [key]
@@ -95,7 +103,7 @@ def _make(path: Path) -> None:
     file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(file, "wb") as stream:
-            stream.write(Fernet.generate_key() + b"\n")
+            stream.write(base64.urlsafe_b64encode(os.urandom(KEY_BYTES)) + b"\n")
         os.link(draft, path)
     except FileExistsError:
         return
