@@ -317,6 +317,7 @@ def test_a_heartbeat_over_the_pooler_has_a_connection_of_its_own_only_while_the_
 
 def test_a_locked_table_is_an_answer_to_a_heartbeat(scenario: Scenario, start: Start) -> None:
     beating = HeartbeatConnection(scenario.settings, "paceline beat", 10.0, start(1)()._pooler)
+    assert beating.renew(scenario.worker_id) is False  # the pooler has its connection
     with scenario.engine.begin() as migration:
         migration.exec_driver_sql("lock table task_instance in access exclusive mode")
         assert beating.doubted(scenario.worker_id, {IN_PLACE.format(1): 1}) == {}
