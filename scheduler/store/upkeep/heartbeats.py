@@ -33,8 +33,9 @@ CONNECT_TIMEOUT_S = 2
 PAUSE_S = 0.25
 #: Seconds for an answer of the pooler, whose connections may all be busy.
 POOLER_TIMEOUT_S = 2.0
-#: Returns whether a person asked this process to end when its running tasks have ended.
+#: Returns whether a person asked this process to end when its running tasks have ended. It need not wait for the disk.
 RENEW = """
+set local synchronous_commit = off;
 update process p set heartbeat_at = clock_timestamp() where p.id = %s and p.stopped_at is null
 returning exists (select from worker_drain d where d.process_id = p.id)
 """
@@ -73,7 +74,7 @@ class HeartbeatConnection:
         fault_points.point("heartbeat.commit")
         renewed = self._run(process_id, RENEW, (process_id,))
         fault_points.point("heartbeat.committed")
-        return bool(renewed[0][0]) if renewed else None
+        return next((bool(drains) for (drains,) in renewed), None)
 
     def doubted(self, process_id: str, running: Mapping[str, int]) -> dict[str, int]:
         """Return the dispatches of `running` (with the IDs of their task instances) that are not stored as running on this worker.
@@ -123,8 +124,7 @@ class HeartbeatConnection:
     def _pooled(self, pooler: str, process_id: str, statement: str, parameters: Any) -> list[tuple[Any, ...]]:
         cursor = PooledCursor(pooler, timeout_s=POOLER_TIMEOUT_S)
         try:
-            # As on a connection of its own, it need not wait for the disk.
-            cursor.execute(process_id, f"set local synchronous_commit = off; {statement}", parameters)
+            cursor.execute(process_id, statement, parameters)
             return cursor.fetchall()
         finally:
             cursor.close()
@@ -132,7 +132,7 @@ class HeartbeatConnection:
     def _connect(self) -> Connection:
         connection = self._connection = reach(self._settings, self._application, timeout_s=CONNECT_TIMEOUT_S)
         with self._cut_off_late(connection):
-            begin_session(connection, self._settings, {"synchronous_commit": "off"})
+            begin_session(connection, self._settings)
         connection.autocommit = True
         return connection
 
