@@ -154,12 +154,13 @@ class Connections:
 def connections(deployment: Deployment, per_s: float, task_s: float) -> Connections:
     """The connections of a deployment in which `per_s` tasks of `task_s` seconds end in a second.
 
-    5 of a scheduler, and 1 of a worker for its heartbeat (docs/explanation/database.md). A pool process keeps its own for
-    `idle_connection_s` after a claim and after a report. Between a report and its next claim, it waits for a message.
+    5 of a scheduler, and 1 of a worker for its heartbeat (docs/explanation/database.md), which uses those of a pooler. A pool
+    process keeps its own for `idle_connection_s` after a claim and after a report. Between a report and its next claim, it waits
+    for a message.
     """
-    always = 5 * deployment.schedulers + deployment.workers
     if deployment.connections_of_worker is not None:
-        return Connections(open=always + deployment.workers * deployment.connections_of_worker, opened_per_s=0.0)
+        return Connections(open=5 * deployment.schedulers + deployment.workers * deployment.connections_of_worker, opened_per_s=0.0)
+    always = 5 * deployment.schedulers + deployment.workers
     idle_s = deployment.idle_connection_s or math.inf
     pause_s = max(0.0, deployment.processes / per_s - task_s)
     held_s = min(task_s, idle_s) + min(pause_s, idle_s)

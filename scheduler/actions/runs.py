@@ -1,4 +1,4 @@
-"""DAG runs: trigger, clear, mark, queue again, note and delete. Backfills: preview, create, pause, resume and cancel."""
+"""DAG runs: trigger, clear, mark, queue again, note, delete and reproduce. Backfills: preview, create, pause, resume and cancel."""
 
 import operator
 from collections.abc import Callable, Collection, Sequence
@@ -20,9 +20,11 @@ from scheduler.store.actions.backfills import BackfillRequest
 from scheduler.store.moves.first import Limits
 from scheduler.store.read import runs
 from scheduler.store.read.listing import Row
-from scheduler.store.runs import edits, manual_runs
+from scheduler.store.runs import edits, manual_runs, reproductions
+from scheduler.store.runs.reproductions import Reproduction
 from scheduler.store.runs.runs import CreatedRun
 from scheduler.store.runs.selection import Changes, Runs, Tasks
+from scheduler.store.tables import namespaces
 
 
 class RepeatedRequest(NamedTuple):
@@ -203,3 +205,24 @@ def _change_backfill(by: Actor, change: Callable[[Connection, int], R], backfill
     changed = by.write(change, backfill_id)
     by.announce("backfill changed")
     return changed
+
+
+def reproduce(by: Actor, dag_id: str, run_id: str, *, keep: bool, despite_effects: bool) -> Reproduction:
+    """Run an earlier run again, with its code and on its inputs, into a namespace that nobody else may use.
+
+    NotFoundError; CannotReproduceError. `keep` and `despite_effects` are those of reproductions.create.
+    """
+    created = by.write(_reproduce, by, dag_id, run_id, keep=keep, despite_effects=despite_effects)
+    by.announce("run triggered", {created.id})
+    return created
+
+
+def _reproduce(connection: Connection, by: Actor, dag_id: str, run_id: str, *, keep: bool, despite_effects: bool) -> Reproduction:
+    catalog = by.settings.tables.catalog
+    created = reproductions.create(
+        connection, dag_id, run_id, catalog=catalog, keep=keep, despite_effects=despite_effects, triggered_by=by.made_by,
+        default_queue=by.settings.core.default_queue,
+    )  # fmt: skip
+    namespaces.create(connection, catalog, created.scratch, {namespaces.READERS: "", namespaces.WRITERS: ""})
+    by.record(connection, "runs.reproduce", {"dag_id": dag_id, "run_id": run_id, "reproduction": created.run_id})
+    return created

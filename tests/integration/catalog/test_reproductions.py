@@ -13,7 +13,7 @@ from support.tables import SCHEMA, Lake, ids, rows
 
 from paceline.exceptions import CannotReproduceError, NotFoundError
 from paceline.states import TaskState
-from scheduler.actions import reproductions
+from scheduler.actions import runs as actions
 from scheduler.actions.actor import Actor
 from scheduler.catalog import gc, reproduction, scratch
 from scheduler.store.db.database import transact
@@ -29,7 +29,7 @@ def actor(scenario: Scenario) -> Actor:
 
 
 def start(lake: Lake, *, keep: bool = False, despite_effects: bool = False, run_id: str = "one") -> Reproduction:
-    return reproductions.start(actor(lake.scenario), "d", run_id, keep=keep, despite_effects=despite_effects)
+    return actions.reproduce(actor(lake.scenario), "d", run_id, keep=keep, despite_effects=despite_effects)
 
 
 def compared(lake: Lake, made: Reproduction, ignored: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -213,7 +213,7 @@ def test_the_disk_writes_no_faster_than_it_can() -> None:
         # 3 s after a claim and 3 s after a report, which opens another one; the next claim uses it or opens a third.
         (Deployment(workers=100, children=16), 10, 60, 105 + 60, 20),
         (Deployment(workers=100, children=16, idle_connection_s=0), 10, 60, 1705, 0),
-        (Deployment(workers=100, children=16, connections_of_worker=1), 10, 60, 205, 0),
+        (Deployment(workers=100, children=16, connections_of_worker=1), 10, 60, 105, 0),
     ],
 )
 def test_connections_close_when_they_are_idle(

@@ -6,7 +6,7 @@ from support.scenario import dag
 from support.spark_tables import Task, jvm, lake, settings
 from support.tables import Lake
 
-from scheduler.actions import reproductions
+from scheduler.actions import runs as actions
 from scheduler.actions.actor import Actor
 from scheduler.catalog import reproduction
 from workers.spark.sessions.session_pool import WarmJvm
@@ -49,7 +49,7 @@ def test_spark_writes_the_tables_of_a_reproduction_where_nobody_reads(lake: Lake
     run()
     files = {path for path in (scenario.settings.home / "lake").rglob("*") if path.is_file()}
     by = Actor(settings=scenario.settings, engine=scenario.engine, announce=lambda *_: None, name="cli:ada", made_by="cli")
-    made = reproductions.start(by, "d", "one", keep=True, despite_effects=False)
+    made = actions.reproduce(by, "d", "one", keep=True, despite_effects=False)
     run()
     new = {path for path in (scenario.settings.home / "lake").rglob("*") if path.is_file()} - files
     assert new and all(path.is_relative_to(scenario.settings.home / "lake" / made.scratch) for path in new)
