@@ -170,7 +170,7 @@ def _tables(app: FastAPI, tables: Tables, asks: Any, content: Any) -> None:
     @app.head(TABLE)
     def has(namespace: str, table: str, caller: Caller = asks) -> Response:
         if table not in tables.names(caller, _dotted(namespace)):
-            raise NoSuchTableError(f"There is no table {_dotted(namespace)}.{table}.")
+            raise NoSuchTableError(f"Table does not exist: {_dotted(namespace)}.{table}")
         return Response(status_code=204)
 
     @app.post(TABLE)

@@ -15,11 +15,21 @@ from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
-from scheduler.catalog import files
+from scheduler.catalog import files, numbering
 from scheduler.catalog.errors import CatalogError, CommitFailedError, NoSuchTableError
 from scheduler.catalog.files import Warehouse
 
 MAIN = "main"
+#: What a requirement has found to be different, in Iceberg's words.
+CHANGED: dict[type[Any], str] = {
+    updates.AssertCreate: "table already exists",
+    updates.AssertTableUUID: "UUID does not match",
+    updates.AssertLastAssignedFieldId: "last assigned field id changed",
+    updates.AssertCurrentSchemaId: "current schema changed",
+    updates.AssertLastAssignedPartitionId: "last assigned partition id changed",
+    updates.AssertDefaultSpecId: "default partition spec changed",
+    updates.AssertDefaultSortOrderId: "default sort order changed",
+}
 
 
 def mark(caller: str, request: Mapping[str, Any]) -> str:
@@ -68,15 +78,19 @@ def applied(warehouse: Warehouse, namespace: str, commit: CommitTableRequest, ba
         try:
             requirement.validate(None if base is None else base.table)
         except CommitFailedException as error:
-            raise CommitFailedError(str(error)) from None
+            found = str(error).removeprefix("Requirement failed: ")
+            if type(requirement) in CHANGED:
+                found = CHANGED[type(requirement)] + "".join(found.partition(": ")[1:])
+            raise CommitFailedError(f"Requirement failed: {found}") from None
     is_new = any(isinstance(requirement, updates.AssertCreate) for requirement in commit.requirements)
     if base is None and not is_new:
-        raise NoSuchTableError("There is no such table.")
+        raise NoSuchTableError(f"Table does not exist: {namespace}.{commit.identifier.name}")
     try:
         if base is None:
             table = updates.update_table_metadata(MetastoreCatalog._empty_table_metadata(), commit.updates, enforce_validation=True)
         else:
-            table = updates.update_table_metadata(base.table, commit.updates, metadata_location=base.location)
+            fitting = numbering.fit(base.table, commit.updates)
+            table = updates.update_table_metadata(base.table, fitting, metadata_location=base.location)
     except (ValueError, ValidationError, NotImplementedError, KeyError) as error:
         raise CatalogError(f"The commit cannot be applied: {error}") from None
     _check_places(warehouse, namespace, commit, table, base)

@@ -1,7 +1,8 @@
 """Errors of the catalog as Iceberg's clients expect them: JSON with a message, a type and the status.
 
 A client takes 500, 502 and 504 after a commit as "nobody knows whether it was stored", and leaves its files. So everything that was
-certainly not stored has another status.
+certainly not stored has another status. What says that a name is taken, or that nothing has it, has Iceberg's words: engines show
+them, and some programs compare them.
 """
 
 import logging

@@ -99,7 +99,7 @@ class Tables:
             self.check_use(caller, name.rpartition(".")[0], writes=True)
         is_there = caller.reproduces and self._transact(namespaces.properties, self.catalog, name) is not None
         if is_there or not self._transact(_once, caller, namespaces.create, self.catalog, caller.own(name), properties):
-            raise ExistsError(f"There is a namespace {name} already.")
+            raise ExistsError(f"Namespace already exists: {name}")
 
     def properties(self, caller: Caller, name: str, *, writes: bool = False) -> dict[str, str]:
         """The properties of a namespace that the caller may read; with `writes`, also change."""
@@ -109,7 +109,7 @@ class Tables:
         if found is None and (caller.attempt is None or not self._names(caller, name)):
             every: list[str] = self._transact(namespaces.visible, self.catalog, caller.attempt)
             if not any(one.startswith(f"{name}.") for one in every):
-                raise NoSuchNamespaceError(f"There is no namespace {name}.")
+                raise NoSuchNamespaceError(f"Namespace does not exist: {name}")
         found = found or {}
         if writes:
             self._check_writes(caller)
@@ -164,7 +164,7 @@ class Tables:
         name = str(request["name"])
         is_done, pointer = self.is_done(caller), self.pointer(caller, namespace, name)
         if pointer.location is not None and not is_done:
-            raise ExistsError(f"There is a table or a view {namespace}.{name} already.")
+            raise taken(TABLE, pointer.location, f"{namespace}.{name}")
         if not is_done:
             self._check_folders(table, None)
             if not request.get("location"):
@@ -195,8 +195,8 @@ class Tables:
             files.check_name("table", name)
             commit = commits.parsed(request, namespace, name)
             pointer = self.pointer(caller, namespace, name)
-            if pointers.is_view(pointer.location):
-                raise ExistsError(f"{namespace}.{name} is a view.")
+            if pointer.location is not None and pointers.is_view(pointer.location):
+                raise taken(TABLE, pointer.location, f"{namespace}.{name}")
             base = None if pointer.location is None else self._read(pointer.location)
             mark = commits.mark(caller.name, request)
             try:
@@ -227,7 +227,7 @@ class Tables:
         self.properties(caller, namespace, writes=True)
         location = self.pointer(caller, namespace, name).location
         if location is None or pointers.is_view(location):
-            raise NoSuchTableError(f"There is no table {namespace}.{name}.")
+            raise NoSuchTableError(f"Table does not exist: {namespace}.{name}")
         self.store(caller, [Change(namespace=namespace, name=name, expected=location, location=None)])
 
     def rename(self, caller: Caller, source: tuple[str, str], target: tuple[str, str]) -> None:
@@ -238,8 +238,7 @@ class Tables:
             self.properties(caller, namespace, writes=True)
         files.check_name("table", target[1])
         metadata = self._found(caller, *source)
-        if self.pointer(caller, *target).location is not None:
-            raise ExistsError(f"There is a table or a view {'.'.join(target)} already.")
+        self.check_free(caller, source, target)
         if self.pointer(caller, *source).base is None:  # a try has created it, so all its rows are new
             facts = files.facts(metadata.table, None)
         else:
@@ -259,7 +258,7 @@ class Tables:
         pointer = self.pointer(caller, namespace, name)
         may_replace = (overwrite or self.is_done(caller)) and not pointers.is_view(pointer.location)
         if pointer.location is not None and not may_replace:
-            raise ExistsError(f"There is a table or a view {namespace}.{name} already.")
+            raise taken(TABLE, pointer.location, f"{namespace}.{name}")
         metadata = self._read(location)
         files.check_format(metadata.table.format_version)
         self.warehouse.check_metadata(f"{metadata.table.location}/metadata")
@@ -289,7 +288,7 @@ class Tables:
     def _found(self, caller: Caller, namespace: str, name: str) -> Metadata:
         location = self.pointer(caller, namespace, name).location
         if location is None or pointers.is_view(location):
-            raise NoSuchTableError(f"There is no table {namespace}.{name}.")
+            raise NoSuchTableError(f"Table does not exist: {namespace}.{name}")
         return self._read(location)
 
     def _read(self, location: str) -> Metadata:
@@ -297,6 +296,12 @@ class Tables:
             return self.warehouse.metadata(location)
         except FileNotFoundError:
             raise NoSuchTableError(f"The metadata file {location} is gone: restore it, or roll the table back.") from None
+
+    def check_free(self, caller: Caller, source: tuple[str, str], target: tuple[str, str]) -> None:
+        """ExistsError if a table or a view has the name that another one is to get."""
+        location = self.pointer(caller, *target).location
+        if location is not None:
+            raise ExistsError(f"Cannot rename {'.'.join(source)} to {'.'.join(target)}. {_kind(location)} already exists")
 
     def give_folder(self, folder: str) -> None:
         """Note that a folder is given to a new table or view, before anything is written there."""
@@ -376,6 +381,19 @@ class Tables:
             except OSError as error:
                 log.warning("the metadata file %s, which was not stored, could not be deleted: %s", location, error)
         return True
+
+
+TABLE, VIEW = "Table", "View"
+
+
+def _kind(location: str) -> str:
+    return VIEW if pointers.is_view(location) else TABLE
+
+
+def taken(wanted: str, location: str, name: str) -> ExistsError:
+    """The error where a table or a view is to get a name that the one at `location` has."""
+    kind = _kind(location)
+    return ExistsError(f"{kind}{'' if kind == wanted else ' with same name'} already exists: {name}")
 
 
 #: Of a request with an idempotency key that another process has done.

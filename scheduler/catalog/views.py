@@ -11,7 +11,7 @@ from pyiceberg.view.metadata import ViewHistoryEntry, ViewMetadata, ViewVersion
 from scheduler.catalog import files
 from scheduler.catalog.errors import CatalogError, CommitFailedError, ExistsError, NoSuchViewError, UnsupportedError
 from scheduler.catalog.files import PATHS, Warehouse
-from scheduler.catalog.tables import Caller, Tables
+from scheduler.catalog.tables import VIEW, Caller, Tables, taken
 from scheduler.store.tables import pointers
 from scheduler.store.tables.pointers import Change
 
@@ -57,8 +57,9 @@ class Views:
         view = created(tables.warehouse, caller.own(namespace), wanted := CreateView.model_validate(request))
         if tables.is_done(caller):
             return self._found(caller, namespace, wanted.name)
-        if tables.pointer(caller, namespace, wanted.name).location is not None:
-            raise ExistsError(f"There is a table or a view {namespace}.{wanted.name} already.")
+        there = tables.pointer(caller, namespace, wanted.name).location
+        if there is not None:
+            raise taken(VIEW, there, f"{namespace}.{wanted.name}")
         if not wanted.location:
             tables.give_folder(view.location)
         return self._store(caller, namespace, wanted.name, view, before=None, taken=ExistsError)
@@ -95,8 +96,7 @@ class Views:
             self._tables.properties(caller, namespace, writes=True)
         files.check_name("view", target[1])
         _, location = self._found(caller, *source)
-        if self._tables.pointer(caller, *target).location is not None:
-            raise ExistsError(f"There is a table or a view {'.'.join(target)} already.")
+        self._tables.check_free(caller, source, target)
         self._tables.store(caller, [
             Change(namespace=source[0], name=source[1], expected=location, location=None),
             Change(namespace=target[0], name=target[1], expected=None, location=location, is_new=False),
@@ -105,7 +105,7 @@ class Views:
     def _found(self, caller: Caller, namespace: str, name: str) -> tuple[ViewMetadata, str]:
         location = self._tables.pointer(caller, namespace, name).location
         if not pointers.is_view(location):
-            raise NoSuchViewError(f"There is no view {namespace}.{name}.")
+            raise NoSuchViewError(f"View does not exist: {namespace}.{name}")
         assert location is not None
         try:
             return ViewMetadata.model_validate_json(self._tables.warehouse.text(location)), location

@@ -81,6 +81,43 @@ def test_a_refusal_is_an_error_of_iceberg(lake: Lake, path: str, body: Any, stat
     assert post(lake, path, body)[0] == status
 
 
+def test_names_that_are_missing_or_taken_have_the_words_of_iceberg(lake: Lake) -> None:
+    """As its clients compare them."""
+    person = lake.person()
+    person.create_table("sales.t", SCHEMA)
+    version = {"version-id": 1, "schema-id": 0, "timestamp-ms": 1, "summary": {}, "default-namespace": ["sales"],
+               "representations": [{"type": "sql", "sql": "select 1", "dialect": "spark"}]}  # fmt: skip
+    view = {"schema": SCHEMA_JSON, "view-version": version, "properties": {}}
+    assert post(lake, "namespaces/sales/views", {"name": "v", **view})[0] == 200
+    create = {"requirements": [{"type": "assert-create"}], "updates": []}
+    other = {"requirements": [{"type": "assert-current-schema-id", "current-schema-id": 7}], "updates": []}
+
+    def message(path: str, body: Any) -> str:
+        answer = requests.post(f"{lake.uri}/v1/{path}", json=body, headers={"Authorization": "Bearer person-ada"}, timeout=10)
+        return str(answer.json()["error"]["message"])
+
+    def renamed(kind: str, source: str, target: str) -> str:
+        names = {"source": {"namespace": ["sales"], "name": source}, "destination": {"namespace": ["sales"], "name": target}}
+        return message(f"{kind}/rename", names)
+
+    assert message("namespaces/none/tables", {"name": "t", "schema": SCHEMA_JSON}) == "Namespace does not exist: none"
+    assert message("namespaces", {"namespace": ["sales"]}) == "Namespace already exists: sales"
+    assert message("namespaces/sales/tables", {"name": "t", "schema": SCHEMA_JSON}) == "Table already exists: sales.t"
+    assert message("namespaces/sales/tables", {"name": "v", "schema": SCHEMA_JSON}) == (
+        "View with same name already exists: sales.v"
+    )
+    assert message("namespaces/sales/views", {"name": "t", **view}) == "Table with same name already exists: sales.t"
+    assert message("namespaces/sales/views", {"name": "v", **view}) == "View already exists: sales.v"
+    assert renamed("tables", "none", "new") == "Table does not exist: sales.none"
+    assert renamed("views", "none", "new") == "View does not exist: sales.none"
+    assert renamed("tables", "t", "v") == "Cannot rename sales.t to sales.v. View already exists"
+    assert renamed("views", "v", "t") == "Cannot rename sales.v to sales.t. Table already exists"
+    assert message("namespaces/sales/tables/none", {"requirements": [], "updates": []}) == "Table does not exist: sales.none"
+    assert message("namespaces/sales/tables/v", create) == "View with same name already exists: sales.v"
+    assert message("namespaces/sales/tables/t", create) == "Requirement failed: table already exists"
+    assert message("namespaces/sales/tables/t", other) == "Requirement failed: current schema changed: expected 7, found 0"
+
+
 def test_an_upgrade_of_the_format_is_refused_in_one_sentence(lake: Lake) -> None:
     lake.person().create_table("sales.t", SCHEMA)
     updates = [{"action": "upgrade-format-version", "format-version": 3}]
