@@ -153,6 +153,26 @@ def test_an_empty_list_of_backfills_starts_one(page: Page) -> None:
     dialog.get_by_role("button", name="Cancel").click()
 
 
+def test_a_list_of_very_many_tasks_counts_the_first_ones_and_goes_on(page: Page, installation: Installation) -> None:
+    installation.cli("dags", "trigger", "stranded", "--run-id", "counted")
+    asked: list[str] = []
+
+    def count_few(route: Route) -> None:
+        asked.append(route.request.url)
+        answer = route.fetch().json()
+        route.fulfill(
+            json=answer
+            | {"total_entries": 10_000, "total_entries_limit": 10_000, "task_instances": answer["task_instances"][:1] * 100}
+        )
+
+    page.route("**/taskInstances?*", count_few)
+    page.goto("/tasks")
+    expect(page.locator(".pager")).to_contain_text("100 of at least 10,000")
+    expect(page.locator(".pager").get_by_role("button", name="Next")).to_be_enabled()
+    assert "count_limit=10000" in asked[0]
+    installation.cli("runs", "mark", "stranded", "counted", "failed")
+
+
 def test_an_empty_list_of_dags_shows_an_example_and_the_broken_files(page: Page) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.route("**/api/v2/dags?*", lambda route: route.fulfill(json={"dags": [], "total_entries": 0}))
