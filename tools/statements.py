@@ -67,7 +67,7 @@ REVIEWED: dict[str, tuple[str, ...]] = {
     "a constant of the module, or nothing": ("capacity.py: locking",),
     "made of constants": ("invariants.py: over(limit)",),
     "constants of the store, which the services name": ("pending_work.py: text",),
-    "made of the constants of the module, see Prepared": ("prepared.py: statement.execute",),
+    "made of the constants of the module, see Prepared": ("prepared.py: '; '.join((one.execute for one in every))",),
     "from a .sql file of the package": ("prepared.py: self.name", "prepared.py: body",),
     "placeholders": ("prepared.py: ', '.join(values)",),
     "a constant of the function": ("lose.py: which",),

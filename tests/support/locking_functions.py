@@ -74,7 +74,7 @@ NEEDLESS: dict[str, set[str]] = {
         "runs/runs.CLOSE", "moves/expand.replace", "dags/assets.set_aside", "dags/partitions.forget",
     },
     "It only takes locks; the next statement reads what it decides by.": {
-        "actions/backfills.lock", "dags/schedules.lock_unpaused", "moves/first.ANNOUNCE",
+        "actions/backfills.lock", "dags/schedules.LOCK_UNPAUSED", "moves/first.ANNOUNCE",
         "queueing/capacity.lock_dags", "queueing/capacity.LOCKED", "runs/selection.lock_open",
         "runs/selection.lock_all", "worker/deferrals.claim",
     },

@@ -15,7 +15,7 @@ from scheduler.settings import Settings
 from scheduler.store.actions import clear
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import database
-from scheduler.store.db.database import transact
+from scheduler.store.db.database import read, transact
 from scheduler.store.moves.first import Limits
 from scheduler.store.runs import manual_runs
 from scheduler.store.runs.runs import CreatedRun
@@ -81,7 +81,7 @@ class _Request:
         self.attempts += 1
         own = None
         if self.adopt_unless is not None:
-            own = transact(engine, manual_runs.child, self.claim.writer, self.dag_id, max_tries=self.claim.max_tries)
+            own = read(engine, manual_runs.child, self.claim.writer, self.dag_id, max_tries=self.claim.max_tries)
             if own is not None and (own.try_number == self.claim.try_number or own.state not in self.adopt_unless):
                 return own.run_id
         try:
@@ -100,7 +100,7 @@ class _Request:
         return f"{self.claim.dag_id}.{self.claim.task_id}"
 
     def _create(self, connection: Connection) -> CreatedRun:
-        created = manual_runs.trigger(
+        return manual_runs.trigger(
             connection,
             self.dag_id,
             run_id=self.run_id,
@@ -109,11 +109,10 @@ class _Request:
             triggered_by=self._by,
             core=self.settings.core,
             writer=self.claim.writer,
+            max_tries=None if self.adopt_unless is None else self.claim.max_tries,
             versions=self.versions,
             limits=Limits.of(self.settings, self.hot.worker_id),
         )
-        self._remember(connection, self.run_id)
-        return created
 
     def _clear(self, run_id: str) -> str:
         """Clear the run, over a connection whose settings suit large runs too."""
@@ -123,14 +122,11 @@ class _Request:
                 transact(engine, manual_runs.replace_conf, self.dag_id, run_id, self.conf, self.claim.writer)
             runs = Runs(dag_id=self.dag_id, run_id=run_id)
             transact(engine, clear.clear, runs, Tasks(), core=self.settings.core, writer=self.claim.writer)
-            transact(engine, self._remember, run_id)
+            if self.adopt_unless is not None:
+                transact(engine, manual_runs.remember_child, self.claim.writer, self.dag_id, run_id, max_tries=self.claim.max_tries)
         finally:
             engine.dispose()
         return run_id
-
-    def _remember(self, connection: Connection, run_id: str) -> None:
-        if self.adopt_unless is not None:
-            manual_runs.remember_child(connection, self.claim.writer, self.dag_id, run_id, max_tries=self.claim.max_tries)
 
 
 def _explained(create: Callable[[], str], *, clears: bool) -> str:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row
 from paceline.authoring.timetables.base import RunTimes
 from paceline.exceptions import no_dag
 from scheduler.serialized.dag import SerializedDag, next_timetable
-from scheduler.store.db import clock
+from scheduler.store.db import clock, prepared
 from scheduler.store.queueing.limits import OPEN_RUNS
 
 #: Whether a run may be due before the next check, or a DAG has a new version, see store/upkeep/pending_work.
@@ -24,6 +24,16 @@ PENDING = """
 
 #: The schedule made the run `{0}`. A backfill that reprocesses it changes its type, but not its ID.
 MADE_BY_SCHEDULE = "({0}.run_type = 'scheduled' or {0}.run_type = 'backfill' and starts_with({0}.run_id, 'scheduled__'))"
+#: Locks the row of one DAG, under which its runs are counted, and notes for this transaction that it is held. If another
+#: transaction holds it, or if the DAG is paused, none is.
+LOCK_UNPAUSED = prepared.of(
+    "lock_unpaused",
+    {"dag_id": "text"},
+    """
+    with held as (select dag_id from dag_schedule where dag_id = %(dag_id)s and not is_paused for no key update skip locked)
+    select set_config('paceline.held_dag', coalesce((select dag_id from held), ''), true)
+    """,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,20 +75,12 @@ def next_due(connection: Connection, now: datetime) -> datetime | None:
     ).scalar()
 
 
-def lock_unpaused(connection: Connection, dag_id: str) -> bool:
-    """Lock the row of one DAG, under which its runs are counted; False if it is locked elsewhere, or paused."""
-    held = connection.exec_driver_sql(
-        "select from dag_schedule where dag_id = %s and not is_paused for no key update skip locked", (dag_id,)
-    )
-    return held.first() is not None
-
-
 def lock(connection: Connection, dag_id: str) -> Due | None:
     """Lock the row of one DAG and read it again; None if it is locked elsewhere, paused, or not active any more.
 
     Two statements: a single one would count as of its start, without the runs that were committed under the previous lock.
     """
-    if not lock_unpaused(connection, dag_id):
+    if prepared.execute(connection, LOCK_UNPAUSED, {"dag_id": dag_id}).scalar_one() != dag_id:
         return None
     row = connection.exec_driver_sql(
         f"""

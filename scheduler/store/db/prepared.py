@@ -1,7 +1,7 @@
 """Prepared statements: a connection plans them once, since planning them would take longer than running them."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -40,10 +40,18 @@ def of(name: str, kinds: Mapping[str, str], text: str) -> Prepared:
     return Prepared(name, kinds, re.sub(r"%\((\w+)\)s", r":\1", text))
 
 
-def execute(connection: Connection, statement: Prepared, values: Mapping[str, object]) -> CursorResult[Any]:
-    """Execute a statement in a transaction. A connection prepares it when it first needs it."""
+def execute(
+    connection: Connection, statement: Prepared, values: Mapping[str, object], *, after: Sequence[Prepared] = ()
+) -> CursorResult[Any]:
+    """Execute a statement in a transaction. A connection prepares it when it first needs it.
+
+    The same message first executes those of `after`, with the same values. In READ COMMITTED, each sees what was committed until it
+    begins, also while the one before waited for a lock.
+    """
     known: set[str] = connection.info.setdefault("prepared", set())
-    if statement.name not in known:
-        connection.exec_driver_sql(statement.prepare.replace("%", "%%"))
-        known.add(statement.name)
-    return connection.exec_driver_sql(f"{PLAN_ONCE}; {statement.execute}", values)
+    every = (*after, statement)
+    for one in every:
+        if one.name not in known:
+            connection.exec_driver_sql(one.prepare.replace("%", "%%"))
+            known.add(one.name)
+    return connection.exec_driver_sql(f"{PLAN_ONCE}; {'; '.join(one.execute for one in every)}", values)

@@ -1,14 +1,14 @@
 """none -> scheduled, or queued for one of them: the first tasks of a run, in the transaction that creates it.
 
 No other transaction sees these task instances before the commit, so nothing waits for their rows. The foremost of them becomes
-queued if it may have a slot of its pool and a place under the limits that pools share. For that, `announce` takes the locks of a
+queued if it may have a slot of its pool and a place under the limits that pools share. For that, ANNOUNCE takes the locks of a
 pass of the queue service without waiting; the next statement begins when it has them, counts and moves.
 """
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from sqlalchemy import Connection
 
@@ -18,6 +18,7 @@ from scheduler.settings import Settings
 from scheduler.store.db import prepared
 from scheduler.store.db.clock import LIVE_WORKER
 from scheduler.store.db.rows import array_literal
+from scheduler.store.moves import fit
 from scheduler.store.moves.queue import MESSAGE
 from scheduler.store.queueing.capacity import ALL_INSTANCES, LIMITS_LOCK, OF_QUEUE, PENDING
 from scheduler.store.queueing.limits import DEFERRED_IN_POOL, HOLDS
@@ -39,6 +40,8 @@ MAY_START = f"""
 """
 
 
+#: Locks the pool of a task, notes for this transaction that it is held, and announces that it may take a place of each
+#: limit that pools share. None is held if another transaction holds it, or if task instances wait for any pool.
 ANNOUNCE = prepared.of(
     "announce",
     {"run": "bigint", "no": "int", "all": "text", "of_queue": "text"},
@@ -48,16 +51,18 @@ ANNOUNCE = prepared.of(
          where t.dag_run_id = %(run)s and t.task_no = %(no)s and t.map_index = -1 and not {PENDING}
     ), held as materialized (
         select p.name, own.queue from own join pool p on p.name = own.pool for no key update of p skip locked
+    ), announced as materialized (
+        select name, pg_advisory_xact_lock_shared(hashtext(%(all)s), 1) as of_all,
+               pg_advisory_xact_lock_shared(hashtext(%(of_queue)s || queue), 1) as of_queue from held
     )
-    select name, pg_advisory_xact_lock_shared(hashtext(%(all)s), 1),
-           pg_advisory_xact_lock_shared(hashtext(%(of_queue)s || queue), 1) from held
+    select set_config('paceline.held_pool', coalesce((select name from announced), ''), true)
     """,
 )
 SCHEDULE = prepared.of(
     "schedule_first",
     {
-        "run": "bigint", "nos": "int[]", "reasons": "text[]", "pool": "text", "dispatch_id": "uuid", "parallelism": "int",
-        "window": "int", "silent": "float8", "queued_by": "text", "all": "text", "of_queue": "text",
+        "run": "bigint", "nos": "int[]", "reasons": "text[]", "dispatch_id": "uuid", "parallelism": "int", "window": "int",
+        "silent": "float8", "queued_by": "text", "all": "text", "of_queue": "text",
     },
     f"""
     with announced as materialized (
@@ -73,9 +78,10 @@ SCHEDULE = prepared.of(
         select f.id, n.reason, n.place = 1 and coalesce({MAY_START}, false) as starts
           from unnest(%(nos)s::int[], %(reasons)s::text[]) with ordinality n (no, reason, place)
           join task_instance f on f.dag_run_id = %(run)s and f.task_no = n.no and f.map_index = -1
-          left join pool p on p.name = %(pool)s
+          left join pool p on p.name = current_setting('paceline.held_pool')
     ), passing_on as (  -- As a pass of the queue service would write: nothing waits, and no limit is exceeded.
-        update pool p set passes_slots_on = true from ready where ready.starts and p.name = %(pool)s and not p.passes_slots_on
+        update pool p set passes_slots_on = true
+          from ready where ready.starts and p.name = current_setting('paceline.held_pool') and not p.passes_slots_on
     )
     update task_instance t
        set state = case when ready.starts then 'queued' else 'scheduled' end, reason = ready.reason,
@@ -111,23 +117,15 @@ class Limits:
         )
 
 
-def announce(connection: Connection, dag_run_id: int, task_no: int) -> str | None:
-    """Lock the pool of this task, and announce that this transaction may take a place of each limit that pools share.
-
-    Returns the name of the pool; None if another transaction holds it, or if task instances wait for any pool.
-    """
-    row = prepared.execute(
-        connection,
-        ANNOUNCE,
-        {"run": dag_run_id, "no": task_no, **_LOCKS},
-    ).first()
-    return None if row is None else row.name
-
-
 def schedule_first(
-    connection: Connection, dag_run_id: int, decisions: Sequence[Decision], *, pool: str, limits: Limits
+    connection: Connection,
+    dag_run_id: int,
+    decisions: Sequence[Decision],
+    *,
+    limits: Limits,
+    instances: Mapping[str, Any] | None = None,
 ) -> tuple[list[Message], bool]:
-    """Schedule these tasks, and queue the first of them if it may have a slot of its `pool`, which `announce` has locked.
+    """Schedule these tasks, and queue the first of them if it may have a slot. First, insert the task instances with these values.
 
     Returns its message, to be sent after the commit, and whether other tasks wait for the queue service.
     """
@@ -135,14 +133,16 @@ def schedule_first(
         connection,
         SCHEDULE,
         {
+            **(instances or {}),
             "run": dag_run_id,
+            "no": decisions[0].task_no,
             "nos": array_literal(decision.task_no for decision in decisions),
             "reasons": array_literal(decision.reason for decision in decisions),
-            "pool": pool,
             "dispatch_id": str(uuid.uuid4()),
             **{name: getattr(limits, name) for name in Limits.__slots__},
             **_LOCKS,
         },
+        after=(*((fit.INSERT,) if instances else ()), ANNOUNCE),
     ).mappings()
     found = [dict(row) for row in moved]
     messages = [Message(**{name: row[name] for name in Message.__slots__}) for row in found if row["state"] == "queued"]

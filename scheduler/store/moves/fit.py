@@ -20,7 +20,7 @@ BACKFILL_RANK = -(2**33)
 #: The columns that all instances of a task have in common, and these of an instance `t`.
 COMMON = "queue, pool, pool_slots, priority_weight, rank, notify, max_active_tis_per_dag, max_active_tis_per_dagrun"
 COMMON_OF_INSTANCE = ", ".join(OWN_RANK if column == "rank" else f"t.{column}" for column in COMMON.split(", "))
-#: The values of tasks `n` (see `_values`), with their pools `p` and the pools `c` of their clusters; below, COMMON from these.
+#: The values of tasks `n` (see `values`), with their pools `p` and the pools `c` of their clusters; below, COMMON from these.
 TASKS = """
     unnest(%(task_no)s::int[], %(task_id)s::text[], %(max_tries)s::int[], %(queue)s::text[], %(pool)s::text[],
            %(pool_slots)s::int[], %(priority_weight)s::int[], %(notify)s::text[], %(per_dag)s::int[], %(per_dagrun)s::int[],
@@ -56,8 +56,7 @@ def insert(
     connection: Connection, dag: SerializedDag, dag_run_id: int, task_nos: Collection[int], *, is_backfill: bool, default_queue: str
 ) -> None:
     """Insert undecided instances of these tasks, one for a mapped task until it is expanded. Existing ones stay."""
-    values = _values(dag, dag_run_id, sorted(task_nos), is_backfill=is_backfill, default_queue=default_queue)
-    prepared.execute(connection, INSERT, values)
+    prepared.execute(connection, INSERT, values(dag, dag_run_id, task_nos, is_backfill=is_backfill, default_queue=default_queue))
 
 
 def refresh(connection: Connection, dag: SerializedDag, dag_run_id: int, *, is_backfill: bool, default_queue: str) -> None:
@@ -68,13 +67,15 @@ def refresh(connection: Connection, dag: SerializedDag, dag_run_id: int, *, is_b
            set ({COMMON}, max_tries) = ({COMMON_OF_TASK}, case when t.try_number = 0 then n.max_tries else t.max_tries end)
           from {TASKS} where t.dag_run_id = %(run)s and t.task_no = n.task_no and {REFRESHED.or_none("t.state")}
         """,
-        _values(dag, dag_run_id, range(len(dag.tasks)), is_backfill=is_backfill, default_queue=default_queue),
+        values(dag, dag_run_id, range(len(dag.tasks)), is_backfill=is_backfill, default_queue=default_queue),
     )
 
 
-def _values(
-    dag: SerializedDag, dag_run_id: int, task_nos: Sequence[int], *, is_backfill: bool, default_queue: str
+def values(
+    dag: SerializedDag, dag_run_id: int, task_nos: Collection[int], *, is_backfill: bool, default_queue: str
 ) -> dict[str, Any]:
+    """The values of INSERT for these tasks."""
+    task_nos = sorted(task_nos)
     tasks = [dag.tasks[no] for no in task_nos]
     return {
         "run": dag_run_id,

@@ -15,9 +15,8 @@ from paceline.authoring.timetables.base import Partition
 from paceline.exceptions import ConflictError, NotFoundError, PacelineError, no_dag
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.settings import Core
-from scheduler.store.dags import schedules
 from scheduler.store.dags.versions import Versions
-from scheduler.store.db import fencing, rows, sqlstates
+from scheduler.store.db import fencing, prepared, rows, sqlstates
 from scheduler.store.db.fencing import Writer
 from scheduler.store.moves.first import Limits
 from scheduler.store.runs import runs
@@ -30,6 +29,21 @@ MICROSECOND, MOST_MOMENTS = timedelta(microseconds=1), 100
 CHILD = "triggered_run"
 #: The allowed characters of a run ID, which becomes a folder name and part of a Celery message. Only dots would be another folder.
 RUN_ID = re.compile(r"(?!\.+\Z)[A-Za-z0-9_.~:+-][A-Za-z0-9_.~:+ -]{0,249}")
+NEWEST = prepared.of(
+    "newest_version",
+    {"dag_id": "text"},
+    """
+    select d.dag_id, d.version_id, e.file, e.line, e.message, clock_timestamp() as now,
+           has_any_column_privilege('dag_schedule', 'update') as may_lock_schedules,
+           has_any_column_privilege('pool', 'update') and has_table_privilege('event', 'insert') as may_queue
+      from dag d left join import_error e on e.file = d.file and d.bundle is null where d.dag_id = %(dag_id)s and d.is_active
+    """,
+)
+REMEMBER = fencing.guarded(
+    "insert into task_state (task_instance_id, key, value) select id, %s, %s::json from current"
+    " on conflict (task_instance_id, key) do update"
+    " set value = excluded.value, updated_at = clock_timestamp(), expires_at = null returning key"
+)
 
 
 def trigger(
@@ -43,6 +57,7 @@ def trigger(
     triggered_by: str = "cli",
     core: Core = DEFAULTS,
     writer: Writer | None = None,
+    max_tries: int | None = None,
     data_interval: tuple[datetime, datetime] | None = None,
     run_after: datetime | None = None,
     partition_key: str | None = None,
@@ -51,6 +66,7 @@ def trigger(
     limits: Limits | None = None,
 ) -> CreatedRun:
     """Create a manual run of the newest version of the DAG, for `logical_date` or now; `writer` is the try of a task that does.
+    With the `max_tries` of that, `child` finds the run.
 
     With `dated` false, the run has neither a logical date nor a data interval. Without `data_interval`, the timetable gives one.
     The run waits until `run_after`. `partition_key` names its partition. With `limits`, it begins in this transaction if it can
@@ -64,7 +80,7 @@ def trigger(
         _refuse_broken(newest)
     _check_conf(dag, conf := conf or {}, core, by_task=writer is not None)
     partition = None if partition_key is None else Partition(check_partition_key(partition_key), None)
-    begins = None if limits is None else _beginning(connection, newest, limits)
+    begins = Beginning(limits if newest.may_queue else None) if limits and newest.may_lock_schedules else None
     for moment in (now + number * MICROSECOND for number in range(MOST_MOMENTS)):
         date = logical_date or moment if dated else None
         own_id = run_id or manual_run_id(date or run_after or moment)
@@ -80,7 +96,10 @@ def trigger(
         except DataError as error:
             raise PacelineError(sqlstates.unstorable("conf", error)) from None
         if created is not None:
-            fencing.lock(connection, writer)
+            if writer is not None and max_tries is not None:
+                remember_child(connection, writer, dag_id, own_id, max_tries=max_tries)
+            else:
+                fencing.lock(connection, writer)
             return created
         same_id = _exists(connection, dag_id, own_id)
         if date != moment or (same_id and run_id is not None):
@@ -113,16 +132,7 @@ class _Newest:
 
 def _newest(connection: Connection, dag_id: str) -> _Newest:
     """What decides whether the DAG can have a manual run. NotFoundError."""
-    found = connection.exec_driver_sql(
-        """
-        select d.dag_id, d.version_id, e.file, e.line, e.message, clock_timestamp() as now,
-               has_any_column_privilege('dag_schedule', 'update') as may_lock_schedules,
-               has_any_column_privilege('pool', 'update') and has_table_privilege('event', 'insert') as may_queue
-          from dag d left join import_error e on e.file = d.file and d.bundle is null where d.dag_id = %s and d.is_active
-        """,
-        (dag_id,),
-    )
-    newest = rows.first(_Newest, found)
+    newest = rows.first(_Newest, prepared.execute(connection, NEWEST, {"dag_id": dag_id}))
     if newest is None:
         raise no_dag(dag_id)
     return newest
@@ -142,13 +152,6 @@ def _refuse_broken(newest: _Newest) -> None:
         place = f"{newest.file}:{newest.line}" if newest.line else newest.file
         message = (newest.message or "").rstrip(".")
         raise PacelineError(f"The file of DAG {newest.dag_id!r} cannot be loaded ({place}: {message}): correct it first.")
-
-
-def _beginning(connection: Connection, newest: _Newest, limits: Limits) -> Beginning | None:
-    """Lock the row of the DAG, so that a run may begin; None if it is paused or locked elsewhere, or this role may not lock it."""
-    if not newest.may_lock_schedules or not schedules.lock_unpaused(connection, newest.dag_id):
-        return None
-    return Beginning(limits if newest.may_queue else None)
 
 
 def _check_manual(dag: SerializedDag, run_id: str, logical_date: datetime | None) -> None:
@@ -241,13 +244,9 @@ def child(connection: Connection, writer: Writer, dag_id: str, *, max_tries: int
 
 def remember_child(connection: Connection, writer: Writer, dag_id: str, run_id: str, *, max_tries: int) -> None:
     """Let `child` find this run, from the commit on. StaleTryError."""
-    fencing.lock(connection, writer)
     value = {"dag_id": dag_id, "run_id": run_id, "max_tries": max_tries, "try_number": writer.try_number}
-    connection.exec_driver_sql(
-        "insert into task_state (task_instance_id, key, value) values (%s, %s, %s) on conflict (task_instance_id, key) do update"
-        " set value = excluded.value, updated_at = clock_timestamp(), expires_at = null",
-        (writer.ti_id, CHILD, psycopg2.extras.Json(value)),
-    )
+    if connection.exec_driver_sql(REMEMBER, (*writer.key, CHILD, psycopg2.extras.Json(value))).first() is None:
+        raise fencing.stale(writer)
 
 
 def _exists(connection: Connection, dag_id: str, run_id: str) -> bool:

@@ -14,12 +14,13 @@ from scheduler.deciding.evaluate import first_decisions
 from scheduler.messaging.message import Message
 from scheduler.messaging.wakeups import QUEUE
 from scheduler.serialized.dag import SerializedDag, next_timetable
+from scheduler.store.dags import schedules
 from scheduler.store.dags.dags import AFTER, ORDER
 from scheduler.store.db import prepared
 from scheduler.store.db.database import step
 from scheduler.store.moves import fit
 from scheduler.store.moves.decide import decide
-from scheduler.store.moves.first import Limits, announce, schedule_first
+from scheduler.store.moves.first import Limits, schedule_first
 from scheduler.store.queueing.limits import RUNNING_RUNS, RUNNING_RUNS_OF_BACKFILL
 from scheduler.store.runs import deadlines, integrity
 
@@ -94,9 +95,11 @@ START = f"""
       from held where r.id = held.id and r.state = 'queued'
     returning r.id
 """
-#: Whether a new run of the DAG `d` begins: it does not overtake a queued run of its DAG. The casts: a value may be null.
+#: Whether a new run of the DAG `d`, whose row this transaction holds, begins: it does not overtake a queued run of its DAG. The
+#: casts: a value may be null.
 BEGINS = f"""
-    (select %(may_begin)s and %(run_after)s::timestamptz <= clock_timestamp() and %(max_active_runs)s > {RUNNING_RUNS}
+    (select %(may_begin)s and current_setting('paceline.held_dag', true) = d.dag_id
+            and %(run_after)s::timestamptz <= clock_timestamp() and %(max_active_runs)s > {RUNNING_RUNS}
             and not exists (select from dag_run q where q.dag_id = d.dag_id and q.state = 'queued' and q.backfill_id is null
                                and q.run_after <= clock_timestamp())
        from (select %(dag_id)s::text as dag_id) d)
@@ -164,7 +167,7 @@ class CreatedRun:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Lets a run begin in the transaction that creates it, which holds the dag_schedule row of the DAG. The DAG is not paused.
+    """Lets a run begin in the transaction that creates it. That takes the right to lock the dag_schedule row of its DAG.
 
     With `limits`, its first task may be queued. That takes the right to lock a pool.
     """
@@ -195,8 +198,8 @@ def create(
 ) -> CreatedRun | None:
     """Insert a run with all its task instances; None if there is a run with that ID or logical date already.
 
-    With `beginning`, it begins at once if it is due, max_active_runs allows it, no other run waits to start, and it can be decided
-    quickly. Otherwise a scheduler starts it.
+    With `beginning`, it begins at once if it is due, its DAG is not paused, no other transaction counts the runs of that,
+    max_active_runs allows it, no other run waits to start, and it can be decided quickly. Otherwise a scheduler starts it.
     """
     is_backfill = new.run_type == "backfill"
     task_nos = integrity.wanted(dag, new.logical_date, is_backfill=is_backfill)
@@ -212,19 +215,19 @@ def create(
         | {"partition_key": partition and partition.key, "partition_date": partition and partition.date}
         | {"timeout_s": None if dag.dagrun_timeout_s is None else min(dag.dagrun_timeout_s, 1e9)}
         | {"may_begin": bool(first), "max_active_runs": dag.max_active_runs},
+        after=(schedules.LOCK_UNPAUSED,) if first else (),
     ).first()
     if row is None:
         return None
-    fit.insert(connection, dag, row.id, task_nos, is_backfill=is_backfill, default_queue=default_queue)
     deadlines.plan(connection, dag, row.id)
-    if beginning is None or not row.begins:
-        return CreatedRun(row.id, new.run_id)
-    pool = None if beginning.limits is None else announce(connection, row.id, first[0].task_no)
-    if pool is None or beginning.limits is None:
+    instances = fit.values(dag, row.id, task_nos, is_backfill=is_backfill, default_queue=default_queue)
+    if row.begins and beginning is not None and beginning.limits is not None:
+        messages, waits = schedule_first(connection, row.id, first, limits=beginning.limits, instances=instances)
+        return CreatedRun(row.id, new.run_id, True, messages, waits)
+    prepared.execute(connection, fit.INSERT, instances)
+    if row.begins:
         decide(connection, {row.id: first})
-        return CreatedRun(row.id, new.run_id, has_begun=True, waits=True)
-    messages, waits = schedule_first(connection, row.id, first, pool=pool, limits=beginning.limits)
-    return CreatedRun(row.id, new.run_id, True, messages, waits)
+    return CreatedRun(row.id, new.run_id, has_begun=row.begins, waits=row.begins)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, event
 from support.scenario import Scenario, chain, dag, of, product, wide
 
 from paceline.states import Decision, TaskState
@@ -60,6 +60,31 @@ def test_a_triggered_run_can_be_worked_on_before_a_scheduler_has_seen_it(scenari
     claim = scenario.claim((message.ti_id, message.dispatch_id))
     assert claim is not None and claim.try_number == 1
     assert scenario.rows("select queued_by from task_instance where state = 'running'") == [("cli:ada",)]
+
+
+def test_a_trigger_takes_three_messages_between_begin_and_commit(scenario: Scenario) -> None:
+    """Each is a round trip before the first task starts."""
+    scenario.add(DAG)
+    versions, sent = Versions(), []
+    trigger(scenario, versions=versions)  # its connection prepares the statements
+
+    event.listen(scenario.engine, "before_cursor_execute", note := lambda *arguments: sent.append(arguments[2]))
+    created = trigger(scenario, versions=versions)
+    event.remove(scenario.engine, "before_cursor_execute", note)
+
+    assert len(created.messages) == 1
+    assert len(sent) == 3, sent
+
+
+def test_the_creator_announces_until_its_commit_what_it_takes_of_shared_limits(scenario: Scenario) -> None:
+    scenario.add(DAG)
+
+    def announced(connection: Connection) -> list[int]:
+        manual_runs.trigger(connection, "c", limits=Limits.of(scenario.settings, "cli:ada"))
+        own = "select objid from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()"
+        return list(connection.exec_driver_sql(own).scalars())
+
+    assert transact(scenario.engine, announced) == [1, 1]
 
 
 def test_a_run_that_no_scheduler_has_seen_goes_on_in_place(scenario: Scenario) -> None:
@@ -274,7 +299,7 @@ def test_a_first_task_that_someone_has_moved_stays_as_it_is(scenario: Scenario) 
 
     def again(connection: Connection) -> tuple[list[Message], bool]:
         limits = Limits.of(Settings.load({}), "cli:ada")
-        return schedule_first(connection, run, [Decision(0, TaskState.SCHEDULED, "because")], pool="default_pool", limits=limits)
+        return schedule_first(connection, run, [Decision(0, TaskState.SCHEDULED, "because")], limits=limits)
 
     assert transact(scenario.engine, again) == ([], False)
     assert scenario.states()["t000"] == "success"

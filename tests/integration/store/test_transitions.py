@@ -151,7 +151,7 @@ def first(parallelism: int) -> Move:
     limits = Limits(parallelism=parallelism, window=32, silent=3600, queued_by="cli:ada")
     ready = [Decision(0, S.SCHEDULED, "because")]
     return lambda scenario, claim: _with(
-        scenario, lambda connection: schedule_first(connection, claim.dag_run_id, ready, pool="default_pool", limits=limits)
+        scenario, lambda connection: schedule_first(connection, claim.dag_run_id, ready, limits=limits)
     )
 
 

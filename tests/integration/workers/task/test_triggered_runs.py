@@ -198,6 +198,8 @@ def test_a_stale_try_changes_and_remembers_nothing(scenario: Scenario, first: Cl
         transact(scenario.engine, manual_runs.replace_conf, "child", "fixed", {"a": 2}, first.writer)
     with pytest.raises(StaleTryError):
         transact(scenario.engine, manual_runs.remember_child, first.writer, "child", "fixed", max_tries=first.max_tries)
+    with pytest.raises(StaleTryError):
+        trigger(scenario, first, "late")
 
     assert [conf for *_, conf in children(scenario)] == [{"a": 1}]
     assert transact(scenario.engine, manual_runs.child, second.writer, "child", max_tries=second.max_tries) is None
