@@ -28,6 +28,7 @@ from scheduler.process import hardening, log_format, measures, role
 from scheduler.process.pidfile import Pidfile
 from scheduler.services.assets import Assets
 from scheduler.services.backfill import Backfill
+from scheduler.services.deadlines import Deadlines
 from scheduler.services.heartbeat import Heartbeat, initial_health
 from scheduler.services.notify import Notify
 from scheduler.services.plan import Plan
@@ -38,7 +39,7 @@ from scheduler.services.queue_report import QueueReport
 from scheduler.services.rescue import Rescue
 from scheduler.services.service import LONGEST_SHARED_SKIP_S, BaseService, Result, Timer
 from scheduler.services.sweep import Sweep
-from scheduler.services.timeouts import Deadlines, Timeouts
+from scheduler.services.timeouts import Timeouts
 from scheduler.settings import Settings
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import clock, database, migrate, sqlstates

@@ -1,8 +1,6 @@
 """timeouts: fails the runs whose dagrun_timeout is over, skips their waiting tasks and stops their running ones.
 
 Teardowns whose setup succeeded still run, and their run fails after them.
-
-deadlines: checks the SLAs and deadlines that have passed, and records each miss once.
 """
 
 import logging
@@ -10,14 +8,11 @@ import logging
 from sqlalchemy import Connection
 
 from paceline.states import RunState, TaskState
-from scheduler.process import measures
 from scheduler.services.promote import after_closing
 from scheduler.services.service import AT_ONCE, Result, Service, each
 from scheduler.store.actions import mark
 from scheduler.store.db.database import step, transact
-from scheduler.store.runs import deadlines, runs, selection
-
-log = logging.getLogger("paceline.scheduler")
+from scheduler.store.runs import runs, selection
 
 REASON = "dagrun_timeout: its run took too long"
 
@@ -34,7 +29,7 @@ class Timeouts(Service):
         states, broken = each(late, lambda run: transact(self._engine, _end, run))
         ended = {run: state for run, state in states.items() if state is not None}
         closed = {run: RunState.FAILED for run, state in ended.items() if state is RunState.FAILED}
-        starters, lines = after_closing(self._engine, closed)
+        starters, log = after_closing(self._engine, closed)
         return Result(
             if_pending=starters,
             runs=sorted(ended.keys() - closed.keys()),
@@ -45,7 +40,7 @@ class Timeouts(Service):
                     (logging.ERROR, f"DAG run {run} cannot be ended, although its dagrun_timeout is over: {why}")
                     for run, why in broken.items()
                 ),
-                *lines,
+                *log,
             ],
         )
 
@@ -61,33 +56,3 @@ def _end(connection: Connection, dag_run_id: int) -> RunState | None:
     mark.end_run(connection, run, RunState.FAILED, stopped=TaskState.SKIPPED, reason=REASON)
     ended = selection.lock_run(connection, dag_run_id)
     return None if ended is None else ended.state
-
-
-#: Runs checked in one pass.
-BATCH = 100
-
-
-class Deadlines(Service):
-    """Checks each run in a transaction of its own; the next pass checks runs that another scheduler has locked."""
-
-    name = "deadlines"
-    pending = deadlines.PENDING
-
-    def run_once(self) -> Result:
-        missed = self.settle()
-        if not missed:
-            return Result()
-        return Result(services=["notify"], log=[(logging.WARNING, f"{missed} SLA(s) or deadline(s) were missed")])
-
-    def settle(self) -> int:
-        """Record the missed SLAs and deadlines, and return their number."""
-        due = transact(self._engine, deadlines.runs_due, limit=BATCH)
-        settled, broken = each(due, lambda run: transact(self._engine, deadlines.settle, run))
-        for run, why in broken.items():
-            log.error("The deadlines of DAG run %s cannot be checked: %s", run, why)
-        met, missed = sum(met for met, _ in settled.values()), sum(missed for _, missed in settled.values())
-        if met:
-            measures.count("deadline_alerts.deadline_not_missed", met)
-        if missed:
-            measures.count("deadline_alerts.deadline_missed", missed)
-        return missed

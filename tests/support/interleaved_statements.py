@@ -11,8 +11,9 @@ from paceline.states import RunState
 from paceline.states import TaskState as S
 from scheduler.deciding.following import NO_MOVES
 from scheduler.services.assets import Assets
+from scheduler.services.deadlines import Deadlines
 from scheduler.services.plan import Plan
-from scheduler.services.timeouts import Deadlines, Timeouts
+from scheduler.services.timeouts import Timeouts
 from scheduler.store.actions import backfills, delete, mark
 from scheduler.store.dags import dags
 from scheduler.store.db.database import transact

@@ -273,7 +273,7 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 #: Its command waits for the end of a run, so it has tests of its own.
-ELSEWHERE = {"reproductions.start": "tests/integration/cli/test_reproduce.py"}
+ELSEWHERE = {"runs.reproduce": "tests/integration/cli/test_reproduce.py"}
 
 
 def test_the_table_has_every_action() -> None:

@@ -13,8 +13,8 @@ from paceline.states import TaskState
 from scheduler.dagfiles import load
 from scheduler.serialized.authored import from_dag
 from scheduler.serialized.dag import SerializedDag
+from scheduler.services.deadlines import Deadlines
 from scheduler.services.notify import Notify
-from scheduler.services.timeouts import Deadlines
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
 from scheduler.store.runs import deadlines

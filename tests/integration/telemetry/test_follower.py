@@ -9,7 +9,7 @@ from support.scenario import Scenario, chain, dag
 
 from paceline.states import TaskState
 from scheduler.process import measures
-from scheduler.services.timeouts import Deadlines
+from scheduler.services.deadlines import Deadlines
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
 from scheduler.store.read import event_feed
