@@ -3,7 +3,6 @@
 Only a process that encrypts or decrypts imports `cryptography`, which takes 6 MB.
 """
 
-import base64
 import hashlib
 import hmac
 import os
@@ -14,7 +13,6 @@ from paceline.exceptions import PacelineError
 from scheduler.settings import Settings
 
 KEY_FILE = "fernet.key"
-KEY_BYTES = 32
 #: A command that prints a new key.
 NEW_KEY = "`openssl rand -base64 32 | tr '+/' '-_'`"
 
@@ -98,12 +96,14 @@ def _keys(settings: Settings, *, make: bool) -> list[str]:
 
 def _make(path: Path) -> None:
     """Create the key file atomically; if another process creates it first, that one is used."""
+    from cryptography.fernet import Fernet
+
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{KEY_FILE}.{os.getpid()}")
     file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(file, "wb") as stream:
-            stream.write(base64.urlsafe_b64encode(os.urandom(KEY_BYTES)) + b"\n")
+            stream.write(Fernet.generate_key() + b"\n")
         os.link(draft, path)
     except FileExistsError:
         return

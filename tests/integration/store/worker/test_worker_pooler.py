@@ -293,7 +293,7 @@ def test_a_heartbeat_over_the_pooler_has_a_connection_of_its_own_only_while_the_
     scenario: Scenario, start: Start
 ) -> None:
     client = start(1)
-    (pid,) = (client.pid,)  # type: ignore[attr-defined]
+    pid = client.pid  # type: ignore[attr-defined]
     beating = HeartbeatConnection(scenario.settings, "paceline beat", 10.0, client()._pooler)
 
     def beat() -> tuple[bool, int]:
