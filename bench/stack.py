@@ -30,6 +30,8 @@ from scheduler.store.runs import manual_runs
 
 CONCURRENCY = 4
 START_S = 120.0
+#: A stack is calm once its processes use less than so many cores for so many seconds; it gets so many seconds to become calm.
+CALM_CORES, CALM_S, SETTLE_S = 0.1, 1.0, 20.0
 POLL_S = 0.02
 #: A file system in memory on Linux. In a container it is often too small for the logs of a large map, one page each.
 MEMORY, MEMORY_BYTES = Path("/dev/shm"), 1_000_000_000  # noqa: S108
@@ -134,6 +136,20 @@ class Stack:
         self.wait(lambda: self._registered() >= schedulers + workers, self.start_s, "the processes to be registered")
         if schedulers:
             self.wait_parsed()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Wait until the processes have finished what they do after their start, or for SETTLE_S.
+
+        A scheduler reads all files again when it starts, also those that the database knows, so `wait_parsed` sees nothing of that.
+        """
+        deadline = time.monotonic() + SETTLE_S
+        used = self.cpu_seconds()["total"]
+        while time.monotonic() < deadline:
+            time.sleep(CALM_S)
+            before, used = used, self.cpu_seconds()["total"]
+            if used - before <= CALM_CORES * CALM_S:
+                return
 
     def stop_processes(self) -> None:
         """Shut down schedulers and workers cleanly. Servers and data remain."""
