@@ -12,6 +12,7 @@ from paceline.operators.branch import (
     ShortCircuitOperator,
     SkipMixin,
 )
+from paceline.operators.compaction import compaction_dag
 from paceline.operators.hitl import ApprovalOperator, HITLBranchOperator, HITLEntryOperator, HITLOperator
 from paceline.operators.python import BaseAsyncOperator, EmptyOperator, PythonOperator
 from paceline.operators.spark import SparkSqlOperator, SparkSubmitOperator
@@ -30,4 +31,5 @@ __all__ = [
     "BranchPythonVirtualenvOperator", "EmptyOperator", "ExternalPythonOperator", "HITLBranchOperator", "HITLEntryOperator",
     "HITLOperator", "LatestOnlyOperator", "PythonOperator", "PythonVirtualenvOperator", "SQLExecuteQueryOperator",
     "ShortCircuitOperator", "SkipMixin", "SparkSqlOperator", "SparkSubmitOperator", "TriggerDagRunOperator",
+    "compaction_dag",
 ]  # fmt: skip

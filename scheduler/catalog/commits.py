@@ -99,13 +99,19 @@ def applied(warehouse: Warehouse, namespace: str, commit: CommitTableRequest, ba
 
 def appends(changes: Sequence[Any]) -> bool:
     """Whether updates only add rows to the main branch."""
-    return bool(changes) and all(_appends(update) for update in changes)
+    return bool(changes) and all(_only_adds(update, Operation.APPEND) for update in changes)
 
 
-def _appends(update: Any) -> bool:
+def replaces(changes: Sequence[Any]) -> bool:
+    """Whether updates only replace files of the main branch by others with the same rows, as a compaction does."""
+    return bool(changes) and all(_only_adds(update, Operation.REPLACE) for update in changes)
+
+
+def _only_adds(update: Any, operation: Operation) -> bool:
+    """Whether an update adds a snapshot of this operation, or makes one current."""
     match update:
         case updates.AddSnapshotUpdate(snapshot=snapshot):
-            return snapshot.summary is not None and snapshot.summary.operation is Operation.APPEND
+            return snapshot.summary is not None and snapshot.summary.operation is operation
         case updates.SetSnapshotRefUpdate(ref_name=name, type=kind):
             return name == MAIN and kind == "branch"
     return False

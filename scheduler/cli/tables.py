@@ -1,5 +1,5 @@
 """`paceline assets` lists assets and records updates. `paceline tables` shows Iceberg tables and their history, compares states,
-rolls back, and deletes what nothing needs.
+rolls back, joins small files, and deletes what nothing needs.
 """
 
 from datetime import timedelta
@@ -32,7 +32,7 @@ limit = click.option("--limit", type=click.IntRange(1, 10_000), default=100, sho
 
 @click.group(cls=lazy.NounGroup)
 def tables() -> None:
-    """List Iceberg tables, show, compare and roll them back, and delete old snapshots."""
+    """List Iceberg tables, show, compare and roll them back, join small files, and delete old snapshots."""
 
 
 @tables.command("list")
@@ -132,6 +132,30 @@ def expire(table: str, older: float | None) -> None:
     done = expiry.expire(settings, options.engine(), *_parts(table), before=before, by=options.actor().name)
     row = {"table": table, "snapshots": done.snapshots, "files": done.files, "publication": done.publication}
     output.result(row, f"Removed {done.snapshots} snapshots of {table}, and deleted {done.files} files.")
+
+
+@tables.command()
+@table
+@click.option(
+    "--most-bytes", type=click.IntRange(1), default=1 << 30, show_default=True,
+    help="Maximum size of the files to join, of which each counts as 1 MiB or more.",
+)  # fmt: skip
+@options.as_json
+def compact(table: str, most_bytes: int) -> None:
+    """Join small files of a table, so that its readers open fewer. Its rows stay what they are.
+
+    Repeat the command until no files are left to join. The old files stay until their snapshots expire.
+    """
+    from scheduler.catalog import compact as compaction
+
+    settings = settings_with_tables()
+    done = compaction.compact(settings, options.engine(), *_parts(table), most_bytes=most_bytes, by=options.actor().name)
+    row = {"table": table, "files": done.files, "into": done.into, "left": done.left}
+    left = f"; {output.count(done.left, 'small file')} left for the next call" if done.left else ""
+    text = f"Joined {output.count(done.files, 'file')} of {table} into {done.into}{left}."
+    if not done.files:
+        text = f"There is nothing to join in {table}{f': {done.reason}' if done.reason else ''}."
+    output.result(row, text)
 
 
 @tables.command()

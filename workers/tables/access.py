@@ -1,8 +1,10 @@
 """What a try gets to use the catalog of its worker, and its report, which publishes what the try wrote.
 
-If others were faster, what the try has written is moved onto theirs, and the report is repeated.
+If others were faster, what the try has written is moved onto theirs, and the report is repeated. A compaction that cannot be moved
+is given up, because the table has the same rows without it.
 """
 
+import logging
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -17,6 +19,7 @@ from scheduler.store.worker.external_jobs import Ask
 from scheduler.store.worker.hot_path import WorkerConnection
 from scheduler.store.worker.table_tries import TablesChangedError
 
+log = logging.getLogger("paceline.tables")
 #: The address of the catalog of this worker. Pool processes are forked when it is known.
 _uri = ""
 #: What the last try of this process was given, by its dispatch.
@@ -90,7 +93,10 @@ def repeated(report: Callable[[], R], move: Callable[[TablesChangedError], None]
 
 
 def move(settings: Settings, connection: WorkerConnection, claim: Claim, error: TablesChangedError) -> None:
-    """Move what the claimed try has written onto the tables that have changed. Raises `error` with a reason if it cannot be."""
+    """Move what the claimed try has written onto the tables that have changed, or give it up if it has changed no rows.
+
+    Raises `error` with a reason if neither can be.
+    """
     fault_points.point("publish.rebase")
     # Not before: a pool process that publishes without a conflict needs neither pyiceberg nor the storage.
     from scheduler.catalog import rebase
@@ -103,6 +109,10 @@ def move(settings: Settings, connection: WorkerConnection, claim: Claim, error: 
                 raise rebase.NotRebasedError("it was created or dropped")
             done = rebase.rebase(warehouse, table.base_location, table.current, table.updates)
         except rebase.NotRebasedError as reason:
-            raise TablesChangedError(error.moved, str(reason)) from None
+            if not rebase.may_be_given_up(table.updates):
+                raise TablesChangedError(error.moved, str(reason)) from None
+            log.info("The compaction of %s.%s is given up, others were faster: %s", table.namespace, table.name, reason)
+            table_tries.give_up(connection, claim, table)
+            continue
         fault_points.point("publish.rebased")
         table_tries.move(connection, claim, table, done.location, done.facts)

@@ -77,6 +77,16 @@ MOVE = fencing.guarded(
     returning p.try_id
     """
 )
+#: They are not to be published.
+GIVE_UP = fencing.guarded(
+    f"""
+    update table_pending p set base_location = %s, location = %s, facts = '{LEAVES}'
+      from table_try t
+     where t.id = p.try_id and t.task_instance_id = %s and t.dispatch_id = %s and p.namespace = %s and p.name = %s
+       and p.location = %s
+    returning p.try_id
+    """
+)
 #: A try continues with a Spark application that an earlier one has started and that holds the token of that try.
 TAKE_OVER = fencing.guarded(
     """

@@ -80,6 +80,12 @@ def move(connection: WorkerConnection, claim: Claim, table: Movable, location: s
     connection.write(claim.writer, tries.MOVE, (table.current, location, location, Json(facts), *which))
 
 
+def give_up(connection: WorkerConnection, claim: Claim, table: Movable) -> None:
+    """Let the publication of the claimed try leave a table as it is. gc deletes what the try has written. StaleTryError."""
+    which = (claim.id, claim.dispatch_id, table.namespace, table.name, table.location)
+    connection.write(claim.writer, tries.GIVE_UP, (table.current, table.current, *which))
+
+
 def _write(ask: Ask, statement: str, claim: Claim, parameters: tuple[Any, ...]) -> int:
     answer = ask(statement, (*claim.writer.key, *parameters))
     if not answer:
