@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, RESTError
+from pyiceberg.exceptions import ForbiddenError, NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan, pyarrow_to_schema, write_file
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent
@@ -76,7 +76,7 @@ class _Replacement(_OverwriteFiles):
 def plan(table: Table, most_bytes: int) -> Plan:
     """What a pass of up to `most_bytes` has to do for a table."""
     snapshot = table.current_snapshot()
-    if snapshot is None:
+    if snapshot is None or (snapshot.summary is not None and snapshot.summary.get("total-data-files") in {"0", "1"}):
         return Plan()
     if reason := _reason(table):
         return Plan(reason=reason)
@@ -195,16 +195,16 @@ def _key(table: Table, partition: Record) -> PartitionKey | None:
 
 
 def due(catalog: Catalog, namespaces: Sequence[str] | None, most_bytes: int) -> Iterator[tuple[str, int]]:
-    """The tables with files to join, each with the number of these. One that cannot be read, or is gone meanwhile, is left out."""
+    """The tables with files to join, each with the number of these. One that may not be read, or is gone meanwhile, is left out."""
     for namespace in _namespaces(catalog, ()) if namespaces is None else (tuple(one.split(".")) for one in namespaces):
         try:
             names = catalog.list_tables(namespace)
-        except (NoSuchNamespaceError, RESTError):
+        except (NoSuchNamespaceError, ForbiddenError):
             continue
         for name in names:
             try:
                 planned = plan(catalog.load_table(name), most_bytes)
-            except (NoSuchTableError, RESTError, OSError):
+            except (NoSuchTableError, ForbiddenError, FileNotFoundError):
                 continue
             if planned.groups:
                 yield ".".join(name), planned.files + planned.left

@@ -159,6 +159,22 @@ def compact(table: str, most_bytes: int) -> None:
 
 
 @tables.command()
+@table
+@options.as_json
+def repair(table: str) -> None:
+    """Remove the older of two schemas or sort orders of a table that have one number, which Spark refuses to read.
+
+    Tables that two programs replaced at the same time may have them. That is a publication, which a rollback undoes.
+    """
+    from scheduler.catalog import repair as repairs
+
+    done = repairs.repair(settings_with_tables(), options.engine(), *_parts(table), by=options.actor().name)
+    removed = f"{output.count(done.schemas, 'schema')} and {output.count(done.sort_orders, 'sort order')}"
+    text = f"Removed {removed} of {table}." if done.schemas or done.sort_orders else f"Nothing in {table} has a number twice."
+    output.result({"table": table, "schemas": done.schemas, "sort_orders": done.sort_orders}, text)
+
+
+@tables.command()
 @click.option("--older", type=click.FloatRange(min=0), help="Seconds since the try began. Default: tables.keep_dead_tries.")
 @click.option(
     "--limit", type=click.IntRange(1, 1_000_000), default=1000, show_default=True, help="Maximum number of tries, and of folders."

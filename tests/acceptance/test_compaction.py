@@ -51,3 +51,4 @@ def test_a_run_joins_the_small_files_of_all_tables_and_the_next_continues(stack_
     assert rows() == {"orders": ("replace", 20), "lines": ("replace", 12)}
     last = stack.json("tables", "compact", "sales.orders")
     assert (last["files"], last["left"]) == (6, 0)
+    assert stack.cli("tables", "compact", "sales.orders").stdout == "There is nothing to join in sales.orders.\n"

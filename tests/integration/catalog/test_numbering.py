@@ -1,5 +1,6 @@
 """What two commits add to a table at the same time keeps its own number, and what they both add is there once."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,11 @@ import pytest
 import requests
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table.metadata import TableMetadata
-from support.tables import SCHEMA, Lake
+from support.tables import SCHEMA, Lake, rows
+
+from paceline.exceptions import NotFoundError, PacelineError
+from scheduler.catalog import repair as repairs
+from scheduler.catalog.repair import Repaired
 
 SNAPSHOT = {"sequence-number": 9, "timestamp-ms": 9_999_999_999_999, "summary": {"operation": "append"}}
 
@@ -86,3 +91,43 @@ def test_partition_specs_of_two_commits(lake: Lake, commit: Commit) -> None:
     found = table(lake.person())
     assert [one.spec_id for one in found.partition_specs] == [0, 1]
     assert found.spec().fields[0].transform.root == "identity"
+
+
+def doubled(lake: Lake, key: str, *things: dict[str, Any]) -> None:
+    """Write things with a number that another one has into `sales.t`, as two commits could before the catalog numbered them."""
+    found = lake.tables.warehouse.metadata(lake.person().load_table("sales.t").metadata_location)
+    text = json.loads(found.text)
+    text[key] += things
+    location = f"{found.location.removesuffix('.metadata.json')}-doubled.metadata.json"
+    lake.tables.warehouse.write_copy(location, json.dumps(text))
+    lake.scenario.sql("update iceberg_tables set metadata_location = %s", location)
+
+
+def repair(lake: Lake) -> Repaired:
+    return repairs.repair(lake.scenario.settings, lake.scenario.engine, "sales", "t", by="cli:ada")
+
+
+def test_a_table_with_a_number_twice_is_repaired_once(lake: Lake) -> None:
+    lake.person().create_table("sales.t", SCHEMA).append(rows(1))
+    new = schema(field(1, "id"), field(3, "newer"))["schema"] | {"schema-id": 0}
+    doubled(lake, "schemas", new)
+    doubled(lake, "sort-orders", *(order(direction)["sort-order"] for direction in ("asc", "desc")))
+    assert repair(lake) == Repaired(schemas=1, sort_orders=1)
+    found = table(lake.person())
+    assert (found.schema().column_names, [one.schema_id for one in found.schemas]) == (["id", "newer"], [0])
+    assert [(one.order_id, len(one.fields)) for one in found.sort_orders] == [(0, 0), (1, 1)]
+    assert found.sort_orders[1].fields[0].direction.value == "desc"
+    assert found.metadata_log[-1].metadata_file.endswith("-doubled-doubled.metadata.json")
+    assert lake.person().load_table("sales.t").scan().to_arrow()["id"].to_pylist() == [1]
+    before = lake.scenario.rows("select max(publication) from table_version")
+    assert repair(lake) == Repaired(0, 0)
+    assert lake.scenario.rows("select max(publication) from table_version") == before
+
+
+def test_two_partitionings_with_one_number_are_not_repaired(lake: Lake) -> None:
+    lake.person().create_table("sales.t", SCHEMA)
+    doubled(lake, "partition-specs", spec("identity")["spec"], spec("bucket[4]")["spec"])
+    with pytest.raises(PacelineError, match=r"sales\.t has two partitionings with the number 1"):
+        repair(lake)
+    with pytest.raises(NotFoundError):
+        repairs.repair(lake.scenario.settings, lake.scenario.engine, "sales", "none", by="cli:ada")
