@@ -1,9 +1,9 @@
 """The DAG that joins the small files of tables: a task finds the tables, and one for each of them joins its files."""
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Any
 
-from paceline.authoring.dag import DAG, DagArguments
+from paceline.authoring.dag import DAG
 from paceline.operators.python import PythonOperator
 from paceline.tables.upkeep import MOST_BYTES, MOST_TABLES, compact, tables_to_compact
 
@@ -14,7 +14,7 @@ def compaction_dag(
     namespaces: Sequence[str] | None = None,
     most_tables: int = MOST_TABLES,
     most_bytes: int = MOST_BYTES,
-    **dag_arguments: Unpack[DagArguments],
+    **dag_arguments: Any,
 ) -> DAG:
     """The DAG that joins small files of tables each day: those with the most small files first, each with a task of its own.
 

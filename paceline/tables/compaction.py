@@ -37,7 +37,7 @@ FEWEST = 5
 OPENING = 1 << 20
 #: Files of a partition that are looked at for one that fits beside the others.
 LOOKBACK = 10
-#: Iceberg's property of a table that lets nobody delete its files: those that a compaction replaces would stay for ever.
+#: Iceberg's property of a table that lets nobody delete its files: those that a compaction replaces would stay forever.
 GC = "gc.enabled"
 
 

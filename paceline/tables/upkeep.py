@@ -38,7 +38,8 @@ def tables_to_compact(
 ) -> list[str]:
     """The names of up to `most_tables` tables that `compact` has something to do for, those with the most small files first.
 
-    `namespaces` limits them to those in these namespaces; by default, to all that the task may read.
+    `namespaces` limits them to those in these namespaces; by default, to all that the task may read. `most_bytes` is the limit of
+    `compact`.
     """
     from paceline.tables import compaction
 

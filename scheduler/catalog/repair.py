@@ -4,10 +4,10 @@ Two programs that replaced a table at the same time could leave such a table, wh
 gives numbers itself (see numbering.py), and does not change what was written before.
 """
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from pyiceberg.table.metadata import TableMetadata
@@ -19,6 +19,7 @@ from scheduler.catalog import files
 from scheduler.catalog.errors import CommitFailedError
 from scheduler.catalog.tables import Caller, Tables
 from scheduler.settings import Settings
+from scheduler.store.db import clock
 from scheduler.store.db.database import transact
 from scheduler.store.tables import pointers
 from scheduler.store.tables.pointers import Change
@@ -50,10 +51,8 @@ def repair(settings: Settings, engine: Engine, namespace: str, name: str, *, by:
         )
     done = Repaired(len(_doubled(table.schemas, "schema_id")), len(_doubled(table.sort_orders, "order_id")))
     if done.schemas or done.sort_orders:
-        change = Change(
-            namespace=namespace, name=name, expected=location,
-            location=tables.warehouse.write(_repaired(table, location), location), facts=files.facts(table, table),
-        )  # fmt: skip
+        after = tables.warehouse.write(_repaired(table, location, transact(engine, clock.now)), location)
+        change = Change(namespace=namespace, name=name, expected=location, location=after, facts=files.facts(table, table))
         try:
             tables.store(Caller(by, may_write=True, is_admin=True), [change])
         except CommitFailedError as error:
@@ -67,14 +66,14 @@ def _doubled(things: Sequence[Any], field: str) -> list[int]:
     return sorted((counted - Counter(dict.fromkeys(counted, 1))).elements())
 
 
-def _repaired(table: TableMetadata, location: str) -> TableMetadata:
+def _repaired(table: TableMetadata, location: str, now: datetime) -> TableMetadata:
     written = MetadataLogEntry(metadata_file=location, timestamp_ms=table.last_updated_ms)
     return table.model_copy(
         update={
             "schemas": _last(table.schemas, "schema_id"),
             "sort_orders": _last(table.sort_orders, "order_id"),
             "metadata_log": [*table.metadata_log, written],
-            "last_updated_ms": max(int(time.time() * 1000), table.last_updated_ms),
+            "last_updated_ms": max(int(now.timestamp() * 1000), table.last_updated_ms),
         }
     )
 

@@ -191,7 +191,7 @@ def test_a_compaction_together_with_an_append_of_the_same_try_is_not_given_up(la
 
 
 @pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
-def test_whoever_reports_first_no_row_is_lost_or_doubled(lake: Lake) -> None:
+def test_in_any_order_of_reports_no_row_is_lost_or_doubled(lake: Lake) -> None:
     table = small_files(lake, **{"paceline.rebase-appends": "true"})
     expected = set(range(6))
     choose = random.Random(20261130)
@@ -241,7 +241,7 @@ def test_a_person_compacts_a_table_in_a_publication(lake: Lake) -> None:
         by_people.compact(scenario.settings, scenario.engine, "sales", "none", most_bytes=GIB, by="cli:ada")
 
 
-def test_a_person_who_compacts_what_has_changed_is_told_so(lake: Lake) -> None:
+def test_a_person_cannot_compact_a_table_as_it_was_before_another_change(lake: Lake) -> None:
     scenario = lake.scenario
     stale = lake.tables.warehouse.metadata(small_files(lake).metadata_location)
     lake.person().load_table("sales.t").append(rows(6))
