@@ -203,6 +203,7 @@ class Worker(CeleryWorker):  # type: ignore[misc]
 
     def register_with_event_loop(self, hub: Any) -> None:
         super().register_with_event_loop(hub)
+        self.watchdog.has_listened = True
         hub.call_repeatedly(TICK_S, self._tick)
         hub.add_reader(self.in_place_events.reader, lambda: strategy.send_in_place(self.in_place_events.read()))
         hub.add_reader(self._draining, self._drain)

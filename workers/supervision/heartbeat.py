@@ -41,6 +41,9 @@ class Watchdog:
         self._taken = 0
         self._received_at: float | None = None
         self._silent_s = 0.0
+        #: Whether it has begun to listen. On a machine with too much to do, the start can take longer than worker.deaf_timeout, and
+        #: a worker that restarted then would never get to its first message.
+        self.has_listened = False
         self.restarts = False
         #: Whether all brokers answer the watchdog, which has its own connections, and whether one does.
         self.broker = ServerHealth()
@@ -51,7 +54,7 @@ class Watchdog:
         taken = celery_state.all_total_count[0]
         busy = len(celery_state.reserved_requests) >= self._concurrency
         waiting = self._messages_wait()
-        if self._received_at is None or busy or taken != self._taken or not waiting:
+        if self._received_at is None or not self.has_listened or busy or taken != self._taken or not waiting:
             self._taken, self._received_at = taken, now
         self._silent_s = now - self._received_at
         self.restarts = self.restarts or self._silent_s >= self._patience_s

@@ -291,6 +291,7 @@ def test_a_worker_that_was_declared_lost_claims_nothing_until_it_has_registered_
 @pytest.fixture
 def watchdog(settings: Settings) -> Iterator[Watchdog]:
     watchdog = Watchdog(settings, ("default",), concurrency=1)
+    watchdog.has_listened = True
     yield watchdog
     watchdog._brokers.close()
 
@@ -306,6 +307,16 @@ def test_a_worker_with_free_slots_that_takes_no_waiting_message_is_deaf(settings
     publish(settings)
 
     assert [watchdog.must_restart(now) for now in (0.0, 29.0, 30.0)] == [False, False, True]
+
+
+def test_a_worker_that_takes_long_to_start_is_not_deaf(settings: Settings, watchdog: Watchdog) -> None:
+    watchdog.has_listened = False
+    publish(settings)
+    assert [watchdog.must_restart(now) for now in (0.0, 29.0, 60.0)] == [False, False, False]
+
+    watchdog.has_listened = True
+
+    assert [watchdog.must_restart(now) for now in (89.0, 90.0)] == [False, True]
 
 
 def test_an_empty_queue_is_no_deafness(watchdog: Watchdog) -> None:
