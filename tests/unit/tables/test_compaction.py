@@ -1,7 +1,9 @@
 """Compaction on real Iceberg tables: fewer files, and the same rows."""
 
-from datetime import date
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -168,3 +170,29 @@ def test_the_tables_with_the_most_small_files_come_first(catalog: SqlCatalog, in
         assert tables_to_compact(most_tables=1) == ["sales.many"]
         assert tables_to_compact(["other", "nowhere"]) == ["other.some"]
         assert tables_to_compact(most_bytes=6 * MIB)[0] == "sales.many"
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_values_of_all_types_stay_what_they_are(catalog: SqlCatalog, in_task: InTask, version: str) -> None:
+    struct = pa.struct([("a b", pa.int32()), ("deep", pa.list_(pa.struct([("x", pa.float32())])))])
+    schema = pa.schema([
+        ("id", pa.int64()), ("flag", pa.bool_()), ("ratio", pa.float64()), ("price", pa.decimal128(20, 4)), ("raw", pa.binary()),
+        ("four", pa.binary(4)), ("uid", pa.uuid()), ("at", pa.timestamp("us", "UTC")), ("local", pa.timestamp("us")),
+        ("clock", pa.time64("us")), ("list", pa.list_(pa.string())), ("map", pa.map_(pa.string(), pa.int64())), ("struct", struct),
+    ])  # fmt: skip
+    full = {
+        "flag": True, "ratio": -0.5, "price": Decimal("-12.3400"), "raw": b"\0\xff", "four": b"abcd",
+        "uid": UUID(int=7).bytes, "at": datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC), "local": datetime(2026, 1, 2, 3, 4, 5, 6),
+        "clock": time(1, 2, 3, 4), "list": ["", None, "ü"], "map": [("k", 1), ("", None)],
+        "struct": {"a b": None, "deep": [{"x": 1.5}, None, {"x": None}]},
+    }  # fmt: skip
+    table = catalog.create_table("sales.t", schema, properties={"format-version": version})
+    for number in range(FEWEST):
+        empty = number % 2
+        values = {"list": [], "map": [], "struct": None} if empty else full
+        table.append(pa.Table.from_pylist([{"id": number, **values}], schema=schema))
+    before = content(table)
+    with in_task():
+        assert compact("sales.t")["into"] == 1
+    assert (files(table), content(table)) == (1, before)
+    assert before[0] == {"id": 0, **full, "uid": UUID(int=7)}
