@@ -118,7 +118,7 @@ def _measured(options: Options, environment: Mapping[str, str]) -> Piece:
         result = {"workers": workers, "children": children, "task_s": task_s, "idle_connection_seconds": idle_s,
                   "max_connections": limit}  # fmt: skip
         steady, run = _steady(stack, total, task_s, idle_s)
-        burst, burst_run = _burst(stack, total, go)
+        burst, burst_run = _burst(stack, total, go, kept=workers if environment else 0)
         many, short_run = _short(stack, short)
         retried = int(stack.rows(RETRIED, ([run, burst_run, short_run],))[0][0])
         result |= steady | {"burst": burst, "short": many, "retried": retried}
@@ -173,9 +173,10 @@ def _summary(samples: list[Counter[str]]) -> Piece:
     }
 
 
-def _burst(stack: Stack, total: int, go: Path) -> tuple[Piece, int]:
+def _burst(stack: Stack, total: int, go: Path, *, kept: int) -> tuple[Piece, int]:
+    """All tasks end at once. The heartbeat of a worker with a pooler keeps one of its connections open: `kept` of all of them."""
     run = _started(stack, "burst", total)
-    stack.wait(lambda: not _open(stack)["paceline task"], LIMIT_S, "all pool processes to close their connections", 0.5)
+    stack.wait(lambda: _open(stack)["paceline task"] <= kept, LIMIT_S, "all pool processes to close their connections", 0.5)
     quiet, log = _open(stack), stack.servers.logs_folder / "postgres.log"
     size, before = log.stat().st_size, time.monotonic()
     go.touch()
