@@ -49,6 +49,7 @@ class SensorTaskArguments(SensorArguments, total=False):
 
 class PySparkTaskArguments(PythonTaskArguments, total=False):
     conf: Mapping[str, Any] | None
+    conn_id: str | None
     heavy: bool
     warm: bool
 

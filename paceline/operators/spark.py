@@ -23,6 +23,9 @@ class PySparkOperator(PythonOperator):
     Keys of `conf` that a session accepts (spark.sql.*) need no separate JVM. `heavy` sends the task to the queue of
     heavy tasks.
 
+    `conn_id` is a connection to a Spark Connect server (type spark_connect), on which the session is then created, without a JVM
+    here and with `sc` as None; or one with a master for the JVM (type spark).
+
     A DataFrame that the function returns is written to storage, and other tasks receive a reference to it. A reference in
     the arguments of the function is opened as a DataFrame.
     """
@@ -31,10 +34,19 @@ class PySparkOperator(PythonOperator):
     injected: frozenset[str] = PythonOperator.injected | {"spark", "sc"}
     reserved: ClassVar[frozenset[str]] = frozenset({"spark", "sc"})
 
-    def __init__(self, *, conf: Mapping[str, Any] | None = None, heavy: bool = False, warm: bool = True, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        conf: Mapping[str, Any] | None = None,
+        conn_id: str | None = None,
+        heavy: bool = False,
+        warm: bool = True,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         checks = self.argument_checks()
         self.spark_conf = checks.mapping("conf", conf or {})
+        self.conn_id = None if conn_id is None else checks.text("conn_id", conn_id)
         self.heavy = checks.boolean("heavy", heavy)
         self.warm = checks.boolean("warm", warm)
 

@@ -6,6 +6,7 @@ EXTRAS = {
     "web": ("authlib", "fastapi", "httptools", "joserfc", "requests", "starlette", "uvicorn"),
     "flower": ("flower", "tornado"),
     "spark": ("pandas", "py4j", "pyarrow", "pyspark"),
+    "connect": ("google", "grpc", "grpc_status", "zstandard"),
     "telemetry": ("openlineage", "opentelemetry"),
     "airflow": ("babel", "libcst", "yaml"),
     "tables": ("duckdb", "pyiceberg", "sqlglot"),

@@ -33,8 +33,8 @@ def default_queue(task: AbstractOperator, core: Core) -> str | None:
 
 
 def cluster(task: AbstractOperator) -> str | None:
-    """The connection ID of the cluster of a submitted application. A pool with the same name limits that cluster."""
-    if not traits(task.worker_runtime).submits:
+    """The connection ID of the cluster or Connect server of a Spark task. A pool with the same name limits that cluster."""
+    if not traits(task.worker_runtime).on_spark:
         return None
     given = arguments(task).get("conn_id")
     return given if isinstance(given, str) else getattr(task.operator_class, "conn_id_default", None)

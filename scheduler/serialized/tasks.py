@@ -144,8 +144,6 @@ class Traits:
     on_spark: bool = False
     #: Whether a task can return DataFrames.
     returns_frames: bool = False
-    #: Whether a task submits an application to a cluster.
-    submits: bool = False
     #: Whether a task has code. One without code succeeds at once, without a log.
     has_code: bool = True
     #: Whether processes that a task started stay after it, such as a warm JVM, which runs nothing of a task that has ended.
@@ -158,7 +156,7 @@ TRAITS = {
     "bash": Traits(),
     "empty": Traits(has_code=False),
     "pyspark": Traits(in_place=False, on_spark=True, returns_frames=True, keeps_processes=True),
-    "spark_submit": Traits(in_place=False, on_spark=True, submits=True),
+    "spark_submit": Traits(in_place=False, on_spark=True),
 }
 #: Of a runtime that only a later release has.
 UNKNOWN = Traits(in_place=False)

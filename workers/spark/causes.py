@@ -248,6 +248,16 @@ RULES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
         r"|'NoneType' object has no attribute '(?:sc|_jsc)'",
         "The SparkContext was stopped while it was still needed.",
     ),
+    (
+        r"INVALID_HANDLE\.SESSION_(?:CLOSED|NOT_FOUND|CHANGED)|incorrect server side session identifier",
+        "The Connect server has closed the session of this task: it was restarted, another try took over, or the session was idle "
+        "for longer than spark.connect.session.manager.defaultSessionTimeout.",
+    ),
+    (r"StatusCode\.UNAVAILABLE", "The Connect server does not answer: check that it runs, and that this worker reaches it."),
+    (
+        r"StatusCode\.(?:UNAUTHENTICATED|PERMISSION_DENIED)",
+        "The Connect server does not accept the token: correct the password of the connection.",
+    ),
     (r"\[INVALID_CONF_VALUE[.\w]*\] ([^\n]+?)(?: SQLSTATE|\n|$)", "{0}"),
     (r"Invalid (?:maximum|initial) heap size: -Xm[xs](\S+)", "Java cannot have a heap of {0!r}: write it as 4g or 512m."),
     (r"can't open file '([^']+)': \[Errno 2\]", "There is no file {0}."),

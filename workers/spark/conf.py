@@ -190,8 +190,8 @@ def check(own: Mapping[str, str]) -> None:
     for key, url in (("spark.remote", own.get("spark.remote")), ("spark.master", master if master.startswith("sc:") else None)):
         if url is not None:
             raise FailTask(
-                f"The conf {key} cannot be {url!r}: a PySpark task has a driver of its own, and a Connect server has another one. "
-                "Use SparkSubmitOperator with this master, or SparkSession.builder.remote() in a plain task."
+                f"The conf {key} cannot be {url!r}: the session of this task is in a JVM of its worker. Name a connection to the "
+                "Connect server in conn_id, and it is on that server."
             )
     for key in FILES:
         check_files(f"conf {key}", own.get(key, ""))

@@ -7,6 +7,7 @@ in object stores, and without marker files.
 
 import json
 import re
+import sys
 import threading
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
@@ -80,9 +81,7 @@ def _place(source: Any, settings: Settings, run_key: int, dispatch_id: str) -> P
 
 def _collect(value: Any, url: str, frames: "dict[int, tuple[DataFrame, str]]") -> None:
     """Collect each DataFrame and its URL by its `id()`, so that one that is returned twice is written once."""
-    from pyspark.sql import DataFrame
-
-    if isinstance(value, DataFrame):
+    if isinstance(value, _frame_classes()):
         frames.setdefault(id(value), (value, url))
     elif isinstance(value, dict):
         for key, item in value.items():
@@ -90,6 +89,14 @@ def _collect(value: Any, url: str, frames: "dict[int, tuple[DataFrame, str]]") -
     elif isinstance(value, list | tuple):
         for number, item in enumerate(value):
             _collect(item, f"{url}/{number}", frames)
+
+
+def _frame_classes() -> tuple[type, ...]:
+    """The classes of DataFrames. In Spark 3.5, those of a Connect server have one of their own."""
+    from pyspark.sql import DataFrame
+
+    on_server = sys.modules.get("pyspark.sql.connect.dataframe")
+    return (DataFrame,) if on_server is None else (DataFrame, on_server.DataFrame)
 
 
 def _replaced(value: Any, written: dict[int, DataFrameReference]) -> Any:
@@ -142,6 +149,11 @@ def _written(frame: "DataFrame", url: str) -> DataFrameReference:
         raise DataFrameNotWrittenError(
             f"The returned DataFrame could not be written to {url}: {reason}. Fix that, or set paths.data_url to another place."
         ) from error
+    if size == 0:
+        raise DataFrameNotWrittenError(
+            f"Spark wrote the returned DataFrame to {url}, and this worker finds no files there: set paths.data_url to a place "
+            "that the Spark server and the workers share."
+        )
     rows = _observed(observation)
     return DataFrameReference(
         url=url, schema=json.loads(frame.schema.json()), rows=_counted(url) if rows is None else rows, bytes=size
@@ -159,7 +171,13 @@ def _observed(observation: Any) -> int | None:
     In a thread, because `get` waits forever if Spark drops the event with the count.
     """
     counts: list[int] = []
-    reader = threading.Thread(target=lambda: counts.append(int(observation.get["rows"])), daemon=True)
+
+    def read() -> None:
+        found = observation.get
+        if "rows" in found:  # a Connect server may send none
+            counts.append(int(found["rows"]))
+
+    reader = threading.Thread(target=read, daemon=True)
     reader.start()
     reader.join(COUNT_TIMEOUT_S)
     return counts[0] if counts else None

@@ -139,6 +139,11 @@ def session_conf(access: "Access", own: Mapping[str, str], token: str | None = N
     return {name: value for name, value in conf.items() if name not in own}
 
 
+def conf_on_server(access: "Access") -> dict[str, str]:
+    """The keys of a session on a Connect server, which has its own jars: it keeps its default catalog, and may lack Iceberg."""
+    return {key: value for key, value in session_conf(access, {}).items() if key.startswith("spark.sql.catalog.")}
+
+
 def _given(names: str) -> list[str]:
     """The jars of the setting: paths, URLs, and folders that contain jars."""
     found: list[str] = []

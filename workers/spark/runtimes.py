@@ -1,5 +1,6 @@
 """The runtimes on Spark. A worker imports them with its first task on Spark, so that one for plain tasks never loads them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from scheduler.serialized.tasks import traits
 from scheduler.settings import Settings
 from scheduler.store.worker.claims import Claim
 from scheduler.store.worker.external_jobs import Ask
-from workers.spark import frames
+from workers.spark import connect_session, frames
 from workers.spark.applications.jobs import Jobs, NoJobs, StoredJobs
 from workers.spark.applications.submitter import Submitter
 from workers.spark.sessions import session_pool, task
@@ -23,19 +24,31 @@ if TYPE_CHECKING:
 
 
 class PySpark:
-    """A Spark session of the task's own, usually in a warm JVM."""
+    """A Spark session of the task's own, usually in a warm JVM, or on the Connect server of its connection."""
 
     traits = traits("pyspark")
 
+    def __init__(self) -> None:
+        #: Of the last task.
+        self._cause: Callable[[BaseException], str | None] = task.cause
+
     def run(self, operator: AbstractOperator, values: Context, settings: Settings, claim: Claim, ask: Ask | None) -> object:
-        catalog = _catalog(settings, claim, ask)
-        return task.run(operator, values, settings, _jobs(values, settings, claim, ask).reported, catalog.give if catalog else None)
+        catalog, jobs = _catalog(settings, claim, ask), _jobs(values, settings, claim, ask)
+        where = connect_session.target_of(operator, values)
+        if where is not None and where.kind == "connect":
+            self._cause = connect_session.cause
+            return connect_session.run(operator, values, settings, where=where, jobs=jobs, catalog=catalog)
+        self._cause = task.cause
+        if where is not None:
+            given = getattr(operator, "spark_conf", None) or {}
+            operator.spark_conf = {"spark.master": where.master, **where.conf, **given}  # type: ignore[attr-defined]
+        return task.run(operator, values, settings, jobs.reported, catalog.give if catalog else None)
 
     def explain(self, error: BaseException) -> str | None:
         if isinstance(error, ModuleNotFoundError):
             missing = extras.as_paceline_error(error, "A Spark task")
             return None if missing is None else f"{missing} Or send the task to a queue whose workers have it."
-        return task.cause(error)
+        return self._cause(error)
 
     def discard(self, claim: Claim, settings: Settings) -> None:
         frames.discard(claim, settings)

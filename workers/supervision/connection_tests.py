@@ -23,7 +23,7 @@ LIMIT_S = 5.0
 PORTS = {
     "postgres": 5432, "redis": 6379, "mysql": 3306, "mssql": 1433, "oracle": 1521, "mongo": 27017, "http": 80, "https": 443,
     "ssh": 22, "sftp": 22, "ftp": 21, "smtp": 25, "cassandra": 9042, "elasticsearch": 9200, "trino": 8080, "hive_cli": 10000,
-    "hiveserver2": 10000,
+    "hiveserver2": 10000, "spark_connect": 15002,
 }  # fmt: skip
 
 

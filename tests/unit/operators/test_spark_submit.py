@@ -69,6 +69,23 @@ def test_the_connection_names_the_pool_of_a_task_that_names_none(given: dict[str
     assert serialized(**given).cluster == cluster
 
 
+def test_a_function_on_a_connect_server_has_the_pool_of_its_connection_too() -> None:
+    with DAG("d", schedule=None) as dag:
+
+        @task.pyspark(conn_id="prod")
+        def there(spark: Any) -> None: ...
+
+        @task.pyspark
+        def here(spark: Any) -> None: ...
+
+        there()
+        here()
+
+    tasks = from_dag(dag, file="d.py", core=Core(), scheduler=Scheduler()).tasks
+
+    assert {one.task_id: one.cluster for one in tasks} == {"there": "prod", "here": None}
+
+
 def test_mapped_and_warm_tasks_follow_the_rule_too() -> None:
     with DAG("d", schedule=None) as dag:
         SparkSubmitOperator.partial(task_id="mapped", heavy=True).expand(application=["/a.py", "/b.py"])

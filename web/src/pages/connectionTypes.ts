@@ -29,6 +29,7 @@ export const PRESETS: Record<string, Preset> = {
   smtp: { name: 'Email (SMTP)', port: 587, schema: null, extra: { from_email: 'etl@shop.internal', disable_ssl: 'true' } },
   kafka: { name: 'Kafka', host: null, login: null, password: null, schema: null, extra: { 'bootstrap.servers': 'kafka:9092', 'group.id': 'etl', 'security.protocol': 'SASL_SSL' } },
   spark: { name: 'Spark', host: 'Master', port: 7077, login: null, password: null, schema: null, extra: { queue: 'etl', 'deploy-mode': 'cluster' } },
+  spark_connect: { name: 'Spark Connect', host: 'Server', port: 15002, login: 'User', password: 'Token', schema: null, extra: { use_ssl: 'true' } },
 }
 
 /** A field of the extra in the form: what is stored is kept unless a new value is given. */

@@ -407,11 +407,9 @@ def _jars(submission: Submission, cluster: Cluster, settings: Settings) -> dict[
 
 
 def _on_server(submission: Submission, access: "Access") -> Submission:
-    """For a Connect server, which has its own jars: the conf of the session. It keeps its default catalog, and may lack Iceberg."""
-    conf = {key: value for key, value in iceberg.session_conf(access, {}).items() if key.startswith("spark.sql.catalog.")}
-    return dataclasses.replace(
-        submission, environment={CONNECT_CONFS: "1", CONNECT_CONF: json.dumps(conf), **submission.environment}
-    )
+    """The submission with the conf of its session on a Connect server."""
+    conf = json.dumps(iceberg.conf_on_server(access))
+    return dataclasses.replace(submission, environment={CONNECT_CONFS: "1", CONNECT_CONF: conf, **submission.environment})
 
 
 def _without(submission: Submission, settings: Settings, why: str) -> Submission:

@@ -2,24 +2,31 @@
 server that is named after their tag.
 """
 
+import atexit
+import contextlib
 import dataclasses
 import os
 import re
 import sys
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import psutil
 
+from paceline.authoring.connection import Connection
 from paceline.exceptions import FailTask
 from workers.spark import conf
 from workers.spark.clusters import protocol
 from workers.spark.clusters.command import Submission
 from workers.spark.clusters.protocol import Cluster, ClusterUnreachableError, Ids, Password, Phase, Status
 from workers.supervision.descendants import kill_tree
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.client import SparkConnectClient
 
 
 class Local(Cluster):
@@ -60,8 +67,14 @@ def running(tag: str) -> list[psutil.Process]:
 
 #: Seconds in which a server must close a session.
 INTERRUPT_S = 10.0
+#: The port of a server whose connection names none.
+PORT = 15002
 #: The user of a session if the URL names none.
 USER = "paceline"
+#: The parameters of a URL that the row of an application keeps. Its token is not stored.
+KEPT = ("use_ssl", "user_id")
+#: What a server answers for a session that it has closed, or that an earlier process of the server had.
+CLOSED = re.compile(r"INVALID_HANDLE\.SESSION_(?:CLOSED|NOT_FOUND|CHANGED)")
 #: The namespace of the UUIDs that turn tags into session IDs, the same in every process.
 _SESSIONS = uuid.UUID("6f0c1c5e-6a44-4c0e-9a6e-2d1f0d7a9b11")
 
@@ -77,7 +90,10 @@ class Connect(Local):
     def __init__(self, address: str, reach: Mapping[str, str], deploy_mode: str, password: Password) -> None:
         self._address = address
         self._conn_id = reach.get("conn_id")
+        self._parameters = [f"{name}={reach[name]}" for name in KEPT if name in reach]
         self._password = password
+        #: The tags whose sessions this process has closed.
+        self._closed: set[str] = set()
 
     def check(self, submission: Submission) -> None:
         if not submission.is_python:
@@ -100,7 +116,8 @@ class Connect(Local):
         return [sys.executable, "-X", f"paceline={submission.tag}", submission.application, *submission.arguments], environment
 
     def interrupt(self, submission: Submission, *, within_s: float) -> None:
-        interrupt(submission.target.master, submission.tag, within_s=within_s)
+        close(remote(submission.target.master, submission.tag), within_s=within_s)
+        self._closed.add(submission.tag)
 
     def find(self, tag: str, since: datetime) -> Ids | None:
         """Its session, which any worker can name: the server may still execute it although its driver has died elsewhere."""
@@ -110,13 +127,38 @@ class Connect(Local):
         """Whether no driver runs here and the server has closed the session; then a driver on another machine cannot use it."""
         if running(tag):
             return False
-        interrupt(self._master(), tag, within_s=protocol.left(INTERRUPT_S))
+        if tag not in self._closed:
+            _close_elsewhere(remote(self._master(), tag), within_s=protocol.left(INTERRUPT_S))
+            self._closed.add(tag)
         return True
 
     def _master(self) -> str:
-        """The address with the token of the connection, which is not stored with the application."""
+        """The URL with the token of the connection, which is not stored with the application."""
         token = self._password(self._conn_id) if self._conn_id else None
-        return f"{self._address}/;token={quote(token, safe='')}" if token else self._address
+        parameters = [*([f"token={quote(token, safe='')}"] if token else []), *self._parameters]
+        return f"{self._address}/;{';'.join(parameters)}" if parameters else self._address
+
+
+def url_of(connection: Connection) -> str:
+    """The URL of the server of a connection, as Airflow reads it: its login is the user and its password the token. FailTask."""
+    host, _, given = (connection.host or "").removeprefix("sc://").partition("/;")
+    parameters = [part for part in given.split(";") if part]
+    ssl = connection.extra_dejson.get("use_ssl")
+    if ssl is not None and str(ssl).lower() not in {"true", "false"}:
+        raise FailTask(f"The use_ssl of connection {connection.conn_id!r} cannot be {ssl!r}: write true or false.")
+    for name, value in (("user_id", connection.login), ("token", connection.password), ("use_ssl", ssl)):
+        if value not in (None, ""):
+            text = str(value).lower() if name == "use_ssl" else str(value)
+            parameters.append(f"{name}={quote(text, safe='')}")
+    port = connection.port or (None if re.search(r":\d+$", host) else PORT)
+    address = f"sc://{host.rstrip('/')}" + (f":{port}" if port else "")
+    return f"{address}/;{';'.join(parameters)}" if parameters else address
+
+
+def kept(master: str) -> dict[str, str]:
+    """The parameters of a URL that its application keeps, as they are written there."""
+    pairs = (part.partition("=") for part in master.partition("/;")[2].split(";"))
+    return {name: value for name, _, value in pairs if name in KEPT}
 
 
 def session_of(tag: str) -> str:
@@ -133,24 +175,82 @@ def remote(master: str, tag: str) -> str:
     return f"{base.rstrip('/')}/;" + ";".join([*given, f"session_id={session_of(tag)}"])
 
 
-def interrupt(master: str, tag: str, *, within_s: float) -> None:
-    """Interrupt and stop the session of a tag on the server; ClusterUnreachableError if that takes longer than `within_s`."""
-    failed: list[str] = ["it gave no answer"]
+def close(url: str, *, within_s: float) -> None:
+    """Let the server cancel what it executes in the session of a URL, and close it; then no client can use the session again.
+
+    ClusterUnreachableError if that takes longer than `within_s`.
+    """
 
     def ask() -> None:
-        try:
-            from pyspark.sql.connect.session import SparkSession
+        from pyspark.sql.connect.client import SparkConnectClient
 
-            session = SparkSession.builder.remote(remote(master, tag)).create()
-            session.interruptAll()
-            session.stop()
+        client = SparkConnectClient(url)
+        try:
+            client.interrupt_all()
+            if hasattr(client, "release_session"):  # since Spark 4.0
+                client.release_session()
+        except Exception as error:
+            if not CLOSED.search(str(error)):
+                raise
+        finally:
+            leave(client)
+
+    failure = failure_within(ask, within_s)
+    if failure is not None:
+        raise ClusterUnreachableError(f"the Connect server did not stop its session: {failure}")
+
+
+def leave(client: "SparkConnectClient") -> None:
+    """Close a client, and leave its session. PySpark itself keeps each client of Spark 4 until the process ends."""
+    with contextlib.suppress(AttributeError):
+        atexit.unregister(client._cleanup_ml_cache)
+    client.close()
+
+
+def failure_within(work: Callable[[], None], within_s: float) -> BaseException | None:
+    """Run `work` in a thread, because the client repeats a request for minutes if the server does not answer.
+
+    Returns its error, a TimeoutError if it takes longer than `within_s`, or None.
+    """
+    failed: list[BaseException] = [TimeoutError("it gave no answer")]
+
+    def run() -> None:
+        try:
+            work()
             failed.clear()
         except (Exception, SystemExit) as error:  # PySpark exits if it mistakes the process for a doctest
-            failed[0] = str(error)
+            failed[0] = error
 
-    # In a thread, because the client retries for minutes if the server does not answer.
-    asking = threading.Thread(target=ask, name="interrupt", daemon=True)
+    asking = threading.Thread(target=run, name="connect", daemon=True)
     asking.start()
     asking.join(within_s)
-    if failed:
-        raise ClusterUnreachableError(f"the Connect server did not stop its session: {failed[0]}")
+    return next(iter(failed), None)
+
+
+#: The environment variable with the URL for `main`.
+URL = "SPARK_REMOTE"
+
+
+def _close_elsewhere(url: str, *, within_s: float) -> None:
+    """`close` in a process of its own: a process that has used gRPC must not fork one that uses it, and workers fork theirs."""
+    try:
+        done = protocol.run(
+            [sys.executable, "-c", f"from {__name__} import main; main()", str(within_s)], "the client of Spark Connect",
+            environment={**os.environ, URL: url}, most_s=within_s,
+        )  # fmt: skip
+    except ClusterUnreachableError:
+        raise ClusterUnreachableError("the Connect server did not stop its session: it gave no answer") from None
+    if done.returncode != 0:
+        *_, reason = ["it gave no answer", *done.stderr.strip().splitlines()]
+        raise ClusterUnreachableError(reason)
+
+
+def main() -> None:
+    """Close the session of the URL in the environment, within the seconds of the first argument."""
+    try:
+        close(os.environ[URL], within_s=float(sys.argv[1]))
+    except ClusterUnreachableError as error:
+        first, *_ = str(error).splitlines()
+        sys.stderr.write(f"{first}\n")
+        sys.stderr.flush()
+        os._exit(1)  # without waiting for threads of the client, which repeat their requests for minutes

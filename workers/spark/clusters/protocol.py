@@ -207,11 +207,13 @@ def left(most_s: float) -> float:
     return most_s if _deadline is None else max(0.1, min(most_s, _deadline - time.monotonic()))
 
 
-def run(command: Sequence[str], shown: str) -> "subprocess.CompletedProcess[str]":
+def run(
+    command: Sequence[str], shown: str, *, environment: Mapping[str, str] | None = None, most_s: float = COMMAND_S
+) -> "subprocess.CompletedProcess[str]":
     """Run a command to its end; ClusterUnreachableError, which names it as `shown`, if it cannot be run or takes too long."""
     try:
         return subprocess.run(
-            command, capture_output=True, text=True, timeout=left(COMMAND_S), check=False, stdin=subprocess.DEVNULL
+            command, capture_output=True, text=True, timeout=left(most_s), check=False, stdin=subprocess.DEVNULL, env=environment
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ClusterUnreachableError(f"{shown} gave no answer ({error})") from None

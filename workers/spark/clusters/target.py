@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import quote
 
 from paceline.authoring.connection import Connection
 from paceline.exceptions import FailTask
+from workers.spark.clusters import connect
 from workers.spark.clusters.command import Target
 from workers.spark.clusters.connect import Connect, Local
 from workers.spark.clusters.kubernetes import Kubernetes
@@ -38,7 +38,7 @@ STANDALONE_PORT = 7077
 #: The keys in the extra of a connection of type spark, beside conf keys, which start with "spark.".
 EXTRA = frozenset({
     "conf", "deploy-mode", "deploy_mode", "spark-binary", "spark_binary", "queue", "namespace", "rest_port", "ui_port",
-    "resourcemanager", "kubectl", "yarn",
+    "resourcemanager", "kubectl", "use_ssl", "yarn",
 })  # fmt: skip
 #: The extras that requests to the cluster need.
 REACH = frozenset({"rest_port", "ui_port", "resourcemanager", "namespace", "kubectl", "yarn"})
@@ -55,7 +55,7 @@ def choose(master: str | None, deploy_mode: str | None, binary: str | None, conn
     if mode == "cluster" and not CLUSTERS[kind].has_cluster_mode:
         raise FailTask(f"The master {wanted} has no deploy mode cluster: remove it, or use a cluster as master.")
     conf = {**(extra.get("conf") or {}), **{key: value for key, value in extra.items() if key.startswith("spark.")}}
-    reach = {key: str(extra[key]) for key in sorted(REACH & extra.keys())}
+    reach = {key: str(extra[key]) for key in sorted(REACH & extra.keys())} | connect.kept(wanted)
     if CLUSTERS[kind].signs_requests and connection is not None and connection.password:
         reach["conn_id"] = connection.conn_id  # for its password
     return Target(
@@ -80,16 +80,15 @@ def kind_of(master: str) -> str:
 
 def _master(connection: Connection) -> str:
     host = connection.host or ""
-    if connection.conn_type == "spark_connect" and host and "://" not in host:
-        host = f"sc://{host}"
     port = "" if connection.port is None else f":{connection.port}"
     if not host:
         raise FailTask(
             f"The connection {connection.conn_id!r} has no master: set its host, such as spark://host, yarn or local[2]."
         )
+    if host.startswith("sc://") or (connection.conn_type == "spark_connect" and "://" not in host):
+        return connect.url_of(connection)
     if "://" in host or host == "yarn" or host.startswith("local"):
-        token = f"/;token={quote(connection.password, safe='')}" if connection.password and host.startswith("sc://") else ""
-        return host + (port if "://" in host else "") + token
+        return host + (port if "://" in host else "")
     # As from a URI: in spark://host:port?deploy-mode=cluster the scheme is the type of the connection.
     return f"spark://{host}{port or f':{STANDALONE_PORT}'}"
 
@@ -100,6 +99,11 @@ def _extra(connection: Connection | None) -> dict[str, Any]:
     if connection.conn_type not in {"spark", "spark_sql", "spark_connect"}:
         raise FailTask(f"The connection {connection.conn_id!r} has the type {connection.conn_type!r}, not spark: use another one.")
     extra = connection.extra_dejson
+    if "token" in extra:
+        raise FailTask(
+            f"The extra of connection {connection.conn_id!r} has a token: make it the password of the connection, which is "
+            "encrypted and masked in logs."
+        )
     unknown = sorted(key for key in extra if key not in EXTRA and not key.startswith("spark."))
     if unknown:
         raise FailTask(

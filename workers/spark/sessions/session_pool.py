@@ -266,6 +266,11 @@ def activate(warm: WarmJvm) -> None:
     _set_jvm_of_pyspark(warm)
 
 
+def detach() -> None:
+    """Take the JVM from PySpark, which refuses a session on a Connect server beside it. `activate` gives it back."""
+    _set_jvm_of_pyspark(None)
+
+
 def _set_jvm_of_pyspark(warm: WarmJvm | None) -> None:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession

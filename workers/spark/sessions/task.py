@@ -69,7 +69,7 @@ def run(
     loggers.note_new()
     try:
         with session.until_end(warm, begun) as spark:
-            _pickle_by_value(settings)
+            pickle_by_value(settings)
             for key, value in trace_properties.for_spark(settings, values["ti"]).items():
                 spark.conf.set(key, value)
             with watched(look(warm, jobs=bool(settings.tracing.otlp_endpoint))):
@@ -173,7 +173,8 @@ class _ByValue(set[str]):
         return super().__contains__(name) or any(load.are_below(folder, [str(name)]) for folder in self._folders)
 
 
-def _pickle_by_value(settings: Settings) -> None:
+def pickle_by_value(settings: Settings) -> None:
+    """Let PySpark pickle the functions of DAG files, and of their modules, as code."""
     from pyspark.cloudpickle import cloudpickle
 
     registered = cloudpickle._PICKLE_BY_VALUE_MODULES

@@ -119,3 +119,20 @@ def test_a_table_without_a_namespace_names_what_to_write() -> None:
     assert causes.of_text("org.apache.iceberg.exceptions.NoSuchTableException: Invalid table identifier: orders") == said
     assert causes.of_error(ValueError("Invalid table identifier: orders\n\tat org.apache.iceberg.rest")) == said
     assert "namespace:" not in (causes.of_error(ValueError("Invalid table identifier: sales.orders")) or "")
+
+
+@pytest.mark.parametrize(
+    ("message", "begins"),
+    [
+        (
+            "[INVALID_HANDLE.SESSION_CLOSED] The handle 6f0c is invalid. Session was closed. SQLSTATE: HY000",
+            "The Connect server has closed the session of this task",
+        ),
+        ('<RPC that terminated with:\n\tstatus = StatusCode.UNAVAILABLE\n\tdetails = "x">', "The Connect server does not answer"),
+        ("<RPC that terminated with:\n\tstatus = StatusCode.UNAUTHENTICATED\n>", "The Connect server does not accept the token"),
+    ],
+)
+def test_an_error_of_the_client_of_a_connect_server_is_one_sentence(message: str, begins: str) -> None:
+    cause = causes.of_error(RuntimeError(message))
+
+    assert cause is not None and cause.startswith(begins)

@@ -109,5 +109,5 @@ def test_a_file_in_a_conf_that_does_not_exist_is_one_sentence(tmp_path: Path, ke
 
 @pytest.mark.parametrize("own", [{"spark.master": "sc://h:15002"}, {"spark.remote": "sc://h:15002"}])
 def test_a_connect_server_is_no_master_of_a_task_with_a_driver_of_its_own(own: dict[str, str]) -> None:
-    with pytest.raises(FailTask, match=r"cannot be 'sc://h:15002': .*Use SparkSubmitOperator"):
+    with pytest.raises(FailTask, match=r"cannot be 'sc://h:15002': .*in conn_id"):
         conf.check(own)

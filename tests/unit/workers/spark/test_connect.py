@@ -3,13 +3,16 @@
 import contextlib
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 from paceline.authoring.connection import Connection
+from paceline.exceptions import FailTask
 from scheduler.settings import Settings
 from scheduler.settings.sections import Spark
 from scheduler.store.worker.external_jobs import ExternalJob
+from workers.spark import connect_session
 from workers.spark.applications import submitter
 from workers.spark.applications.jobs import NoJobs
 from workers.spark.applications.tracking import Followed
@@ -33,7 +36,7 @@ def test_the_session_of_a_tag_is_the_same_in_any_process_and_with_any_url() -> N
 
 def test_an_interruption_of_an_unreachable_server_is_reported_in_time() -> None:
     with pytest.raises(ClusterUnreachableError, match="did not stop its session"):
-        connect.interrupt("sc://127.0.0.1:1", TAG, within_s=1.0)
+        connect.close(connect.remote("sc://127.0.0.1:1", TAG), within_s=1.0)
 
 
 def test_an_application_of_a_lost_worker_is_not_absent_while_its_server_does_not_answer() -> None:
@@ -55,6 +58,75 @@ def test_the_token_of_a_session_comes_from_its_connection() -> None:
     assert cluster._master() == "sc://h:1/;token=a%2Fb"
     connection = Connection(conn_id="c", conn_type="spark_connect", host="h", password="a/b")
     assert target.choose(None, None, None, connection).reach == {"conn_id": "c"}
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ({"host": "h"}, "sc://h:15002"),
+        ({"host": "sc://h", "port": 1}, "sc://h:1"),
+        ({"host": "sc://h:2/;use_ssl=true"}, "sc://h:2/;use_ssl=true"),
+        (
+            {"host": "h", "login": "me", "password": "a=b", "extra": '{"use_ssl": true}'},
+            "sc://h:15002/;user_id=me;token=a%3Db;use_ssl=true",
+        ),
+    ],
+)
+def test_a_connection_has_the_fields_of_airflow(given: dict[str, Any], url: str) -> None:
+    connection = Connection(conn_id="c", conn_type="spark_connect", **given)
+
+    chosen = target.choose(None, None, None, connection)
+
+    assert (chosen.kind, chosen.master) == ("connect", url)
+    # What is stored is enough for another worker to build the URL again, with the password of the connection.
+    again = connect.Connect(chosen.address, chosen.reach, "client", lambda _: given.get("password"))
+    assert _parts(again._master()) == _parts(url)
+    assert "a%3Db" not in str(chosen.reach)
+
+
+def _parts(url: str) -> tuple[str, set[str]]:
+    address, _, parameters = url.partition("/;")
+    return address, set(filter(None, parameters.split(";")))
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [('{"use_ssl": "maybe"}', "cannot be 'maybe': write true or false"), ('{"token": "t"}', "make it the password")],
+)
+def test_a_wrong_extra_is_one_sentence(extra: str, words: str) -> None:
+    with pytest.raises(FailTask, match=words):
+        target.choose(None, None, None, Connection(conn_id="c", conn_type="spark_connect", host="h", extra=extra))
+
+
+class Stage(NamedTuple):
+    """As PySpark describes a stage."""
+
+    stage_id: int
+    num_tasks: int
+    num_completed_tasks: int
+    num_bytes_read: int
+    done: bool
+
+
+def test_progress_adds_up_the_operations_of_a_session() -> None:
+    watched = connect_session.Watched(object())
+    assert watched.look() is None
+
+    watched([Stage(1, 4, 4, 10, True), Stage(2, 4, 1, 5, False)], 2, "a", False)
+    watched([Stage(3, 8, 2, 0, False)], 1, "b", False)
+    now = watched.look()
+
+    assert now is not None
+    assert (now.stages, now.stages_done, now.tasks, now.tasks_done, now.bytes_read) == (3, 1, 16, 7, 15)
+    assert [(stage.id, stage.tasks, stage.tasks_done) for stage in now.running] == [(2, 4, 1), (3, 8, 2)]
+
+    watched([Stage(1, 4, 4, 10, True), Stage(2, 4, 4, 20, True)], 0, "a", True)
+    watched(None, 0, "c", True)
+    later = watched.look()
+
+    assert later is not None
+    assert (later.stages, later.stages_done, later.tasks_done, later.bytes_read) == (3, 2, 10, 30)
+    assert [stage.id for stage in later.running] == [3]
 
 
 class Recorded(connect.Connect):
