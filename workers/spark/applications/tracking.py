@@ -352,6 +352,7 @@ class Reaper(VitalThread):
     def _end(self, job: ExternalJob) -> bool:
         try:
             cluster = target.cluster_of(job.kind, job.master, job.reach, job.deploy_mode, self._password)
+            cluster.forks = True
             followed = Followed(cluster, job, self._jobs, self._settings, say=worker_log.info)
             followed.end()
         except (ApplicationLivesError, UnknownClusterError) as error:

@@ -128,7 +128,8 @@ class Connect(Local):
         if running(tag):
             return False
         if tag not in self._closed:
-            _close_elsewhere(remote(self._master(), tag), within_s=protocol.left(INTERRUPT_S))
+            ask = _close_elsewhere if self.forks else close
+            ask(remote(self._master(), tag), within_s=protocol.left(INTERRUPT_S))
             self._closed.add(tag)
         return True
 
@@ -137,6 +138,15 @@ class Connect(Local):
         token = self._password(self._conn_id) if self._conn_id else None
         parameters = [*([f"token={quote(token, safe='')}"] if token else []), *self._parameters]
         return f"{self._address}/;{';'.join(parameters)}" if parameters else self._address
+
+
+def check_token(connection: Connection) -> None:
+    """FailTask if a connection has its token in a field that pages and logs show."""
+    if "token" in connection.extra_dejson or ";token=" in (connection.host or ""):
+        raise FailTask(
+            f"The connection {connection.conn_id!r} has a token in its host or extra: make it the password, which is encrypted and "
+            "masked in logs."
+        )
 
 
 def url_of(connection: Connection) -> str:
@@ -232,7 +242,7 @@ URL = "SPARK_REMOTE"
 
 
 def _close_elsewhere(url: str, *, within_s: float) -> None:
-    """`close` in a process of its own: a process that has used gRPC must not fork one that uses it, and workers fork theirs."""
+    """`close` in a process of its own: a process that has used gRPC must not fork one that uses it."""
     try:
         done = protocol.run(
             [sys.executable, "-c", f"from {__name__} import main; main()", str(within_s)], "the client of Spark Connect",

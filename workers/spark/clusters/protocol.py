@@ -125,6 +125,9 @@ class Cluster(ABC):
     #: Whether the final status shows how an application ended whose driver ran on this machine.
     confirms_end: ClassVar[bool] = True
 
+    #: Whether this process forks others, which must not inherit the state of a library for the cluster. Set by its owner.
+    forks: bool = False
+
     def __init__(self, address: str, reach: Mapping[str, str], deploy_mode: str, password: Password) -> None:  # noqa: B027
         """`reach` has the keys of Target.reach."""
 

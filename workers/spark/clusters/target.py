@@ -99,11 +99,8 @@ def _extra(connection: Connection | None) -> dict[str, Any]:
     if connection.conn_type not in {"spark", "spark_sql", "spark_connect"}:
         raise FailTask(f"The connection {connection.conn_id!r} has the type {connection.conn_type!r}, not spark: use another one.")
     extra = connection.extra_dejson
-    if "token" in extra:
-        raise FailTask(
-            f"The extra of connection {connection.conn_id!r} has a token: make it the password of the connection, which is "
-            "encrypted and masked in logs."
-        )
+    if connection.conn_type == "spark_connect":
+        connect.check_token(connection)
     unknown = sorted(key for key in extra if key not in EXTRA and not key.startswith("spark."))
     if unknown:
         raise FailTask(

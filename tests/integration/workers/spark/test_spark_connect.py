@@ -51,9 +51,9 @@ def options(server: ConnectServer, **more: Any) -> dict[str, Any]:
         "PACELINE_CONN_CLUSTER": server.connection(extra={"spark.sql.session.timeZone": "Asia/Tokyo"}),
         "PACELINE_CONN_PLAIN": server.connection(),
         "PACELINE_CONN_STRANGER": server.connection(password="not it"),
-        "PACELINE_CONN_NOBODY": json.dumps({"conn_type": "spark_connect", "host": "localhost", "port": 1}),
+        "PACELINE_CONN_NOBODY": json.dumps({"conn_type": "spark_connect", "host": "127.0.0.1", "port": 1}),
         "PACELINE_CONN_MASTER": json.dumps({"conn_type": "spark", "host": "local[1]", "extra": {"spark.app.name": "of master"}}),
-        "PACELINE_SPARK_SUBMIT_TIMEOUT": "5",
+        "PACELINE_SPARK_SUBMIT_TIMEOUT": "8",
         **more,
     }
 
@@ -138,9 +138,9 @@ def test_each_task_has_a_session_of_its_own_on_the_server(shared_bench: Any, ser
 @pytest.mark.parametrize(
     ("conn_id", "conf", "reason"),
     [
-        (
-            "nobody", {}, "MasterUnreachableError: The Spark master sc://localhost:1 did not answer within 5 s (nothing answers at "
-            "localhost:1: [Errno 111] Connection refused): start it, or correct the connection 'nobody'.",
+        pytest.param(
+            "nobody", {}, "MasterUnreachableError: The Spark master sc://127.0.0.1:1 did not answer within 8 s (nothing answers at "
+            "127.0.0.1:1: [Errno 111] Connection refused): start it, or correct the connection 'nobody'.", marks=pytest.mark.long,
         ),
         (
             "stranger", {}, "TokenRefusedError: The Connect server {address} does not accept the token of the connection "

@@ -90,12 +90,16 @@ def _parts(url: str) -> tuple[str, set[str]]:
 
 
 @pytest.mark.parametrize(
-    ("extra", "words"),
-    [('{"use_ssl": "maybe"}', "cannot be 'maybe': write true or false"), ('{"token": "t"}', "make it the password")],
+    ("given", "words"),
+    [
+        ({"host": "h", "extra": '{"use_ssl": "maybe"}'}, "cannot be 'maybe': write true or false"),
+        ({"host": "h", "extra": '{"token": "t"}'}, "make it the password"),
+        ({"host": "sc://h/;token=t"}, "make it the password"),
+    ],
 )
-def test_a_wrong_extra_is_one_sentence(extra: str, words: str) -> None:
+def test_a_connection_that_would_show_its_token_or_is_wrong_is_refused(given: dict[str, Any], words: str) -> None:
     with pytest.raises(FailTask, match=words):
-        target.choose(None, None, None, Connection(conn_id="c", conn_type="spark_connect", host="h", extra=extra))
+        target.choose(None, None, None, Connection(conn_id="c", conn_type="spark_connect", **given))
 
 
 class Stage(NamedTuple):
