@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 #: Seconds for the server to cancel the work of an interrupted task. A pool process has ten seconds in total.
 INTERRUPTED_S = 3.0
-#: Seconds to disconnect this process from the server.
-LEAVE_S = 2.0
 #: The gRPC status in the text of an error.
 STATUS = re.compile(r"StatusCode\.([A-Z_]+)")
 #: PySpark's functions are those of Connect while this variable is set; then its value does not matter.
@@ -192,6 +190,7 @@ def _entered(where: Target, tag: str) -> Iterator["SparkSession"]:
     os.environ |= {MODE: "1", connect.URL: where.address}
     _forget_sessions()
     spark = SparkSession(connect.remote(where.master, tag))
+    connect.keep_out_of_exit(spark.client)
     SparkSession._set_default_and_active_session(spark)
     try:
         yield spark
@@ -201,10 +200,7 @@ def _entered(where: Target, tag: str) -> Iterator["SparkSession"]:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
-        if connect.failure_within(lambda: connect.leave(spark.client), LEAVE_S) is not None:
-            # Ends the requests of its threads.
-            with contextlib.suppress(Exception):
-                spark.client._channel.close()
+        connect.leave(spark.client)
 
 
 def _forget_sessions() -> None:

@@ -67,6 +67,8 @@ def running(tag: str) -> list[psutil.Process]:
 
 #: Seconds in which a server must close a session.
 INTERRUPT_S = 10.0
+#: Seconds for a client to report that it has received its results.
+LEAVE_S = 1.0
 #: The port of a server whose connection names none.
 PORT = 15002
 #: The user of a session if the URL names none.
@@ -191,10 +193,14 @@ def close(url: str, *, within_s: float) -> None:
     ClusterUnreachableError if that takes longer than `within_s`.
     """
 
+    clients: list[SparkConnectClient] = []
+
     def ask() -> None:
         from pyspark.sql.connect.client import SparkConnectClient
 
         client = SparkConnectClient(url)
+        clients.append(client)
+        keep_out_of_exit(client)
         try:
             client.interrupt_all()
             if hasattr(client, "release_session"):  # since Spark 4.0
@@ -202,19 +208,27 @@ def close(url: str, *, within_s: float) -> None:
         except Exception as error:
             if not CLOSED.search(str(error)):
                 raise
-        finally:
-            leave(client)
 
-    failure = failure_within(ask, within_s)
+    try:
+        failure = failure_within(ask, within_s)
+    finally:
+        for client in clients:
+            leave(client)
     if failure is not None:
         raise ClusterUnreachableError(f"the Connect server did not stop its session: {failure}")
 
 
-def leave(client: "SparkConnectClient") -> None:
-    """Close a client, and leave its session. PySpark itself keeps each client of Spark 4 until the process ends."""
+def keep_out_of_exit(client: "SparkConnectClient") -> None:
+    """PySpark 4 keeps each client until the process ends, which then would wait minutes for a server that is away."""
     with contextlib.suppress(AttributeError):
         atexit.unregister(client._cleanup_ml_cache)
-    client.close()
+
+
+def leave(client: "SparkConnectClient") -> None:
+    """Disconnect a client from its session, which the server keeps. Its requests that wait for an answer end."""
+    if failure_within(client.close, LEAVE_S) is not None:
+        with contextlib.suppress(Exception):
+            client._channel.close()
 
 
 def failure_within(work: Callable[[], None], within_s: float) -> BaseException | None:
