@@ -249,9 +249,9 @@ RULES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
         "The SparkContext was stopped while it was still needed.",
     ),
     (
-        r"INVALID_HANDLE\.SESSION_(?:CLOSED|NOT_FOUND|CHANGED)|incorrect server side session identifier",
-        "The Connect server has closed the session of this task: it was restarted, another try took over, or the session was idle "
-        "for longer than spark.connect.session.manager.defaultSessionTimeout.",
+        r"INVALID_HANDLE\.SESSION_(?:CLOSED|NOT_FOUND|CHANGED)|\[NO_ACTIVE_SESSION\]|incorrect server side session identifier",
+        "The session of this task on the Connect server is closed: the server was restarted, another try took over, the task "
+        "stopped it, or it was idle for longer than spark.connect.session.manager.defaultSessionTimeout.",
     ),
     (r"StatusCode\.UNAVAILABLE", "The Connect server does not answer: check that it runs, and that this worker reaches it."),
     (

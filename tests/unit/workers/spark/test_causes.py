@@ -126,8 +126,9 @@ def test_a_table_without_a_namespace_names_what_to_write() -> None:
     [
         (
             "[INVALID_HANDLE.SESSION_CLOSED] The handle 6f0c is invalid. Session was closed. SQLSTATE: HY000",
-            "The Connect server has closed the session of this task",
+            "The session of this task on the Connect server is closed",
         ),
+        ("[NO_ACTIVE_SESSION] No active Spark session found.", "The session of this task on the Connect server is closed"),
         ('<RPC that terminated with:\n\tstatus = StatusCode.UNAVAILABLE\n\tdetails = "x">', "The Connect server does not answer"),
         ("<RPC that terminated with:\n\tstatus = StatusCode.UNAUTHENTICATED\n>", "The Connect server does not accept the token"),
     ],
