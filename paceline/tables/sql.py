@@ -227,14 +227,13 @@ def _columns(tree: Any, dialect: str) -> Iterator[tuple[str, list[tuple[str, str
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
     from sqlglot.lineage import lineage
-    from sqlglot.optimizer.qualify import qualify
     from sqlglot.optimizer.scope import build_scope
 
     query = query_of(tree)
     if query is None:
         return
     try:
-        qualified = qualify(query, dialect=dialect, validate_qualify_columns=False, identify=False)
+        qualified = _qualified(query, dialect)
         scope = build_scope(qualified)
     except SqlglotError:
         return
@@ -247,6 +246,29 @@ def _columns(tree: Any, dialect: str) -> Iterator[tuple[str, list[tuple[str, str
             nodes = list(lineage(name, qualified, schema={}, dialect=dialect, scope=scope).walk())
             sources = [(_name(node.expression), node.name.rpartition(".")[2].strip('`"')) for node in nodes if not node.downstream]
             yield written, [(table, column) for table, column in sources if table is not None and column != "*"]
+
+
+def _qualified(query: Any, dialect: str) -> Any:
+    """A query, which changes, with the table of each column that the text alone shows, without conditions. SqlglotError.
+
+    No value comes from a condition. A column without its table in a subquery may be of the query around it, and then sqlglot
+    resolves no column at all: a value of such a subquery has no source, and the other columns have theirs.
+    """
+    from sqlglot import exp
+    from sqlglot.errors import OptimizeError
+    from sqlglot.optimizer.qualify import qualify
+
+    for select in list(query.find_all(exp.Select)):
+        for condition in ("where", "having", "qualify"):
+            select.set(condition, None)
+    options: dict[str, Any] = {"dialect": dialect, "validate_qualify_columns": False, "identify": False}
+    try:
+        return qualify(query.copy(), **options)
+    except OptimizeError:
+        values = [column for select in query.find_all(exp.Select) for column in select.expressions]
+        for subquery in [one for value in values for one in value.find_all(exp.Query)]:
+            subquery.replace(exp.Null())
+        return qualify(query, **options)
 
 
 def query_of(tree: Any) -> Any:

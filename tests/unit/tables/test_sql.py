@@ -39,6 +39,33 @@ def test_a_column_has_its_sources() -> None:
 
 
 @pytest.mark.parametrize(
+    "condition",
+    [
+        "where id in (select id from sales.days where shop = k)",
+        "where exists (select * from sales.days where day = id)",
+        "group by id having sum(amount) > (select avg(amount) from sales.days)",
+        "qualify row_number() over (order by id) > (select count(k) from sales.days)",
+    ],
+)
+def test_a_condition_with_a_subquery_takes_no_column_its_sources(condition: str) -> None:
+    script = parsed(f"insert into sales.out select id, sum(amount) as total from sales.orders {condition}", "duckdb")
+
+    assert set(script.reads) == {"sales.orders", "sales.days"}
+    assert sql.columns(script, "duckdb") == {"sales.out": {"id": [("sales.orders", "id")], "total": [("sales.orders", "amount")]}}
+    assert "sales.days" in script.statements[0].tree.sql(), "the statement itself is unchanged"
+
+
+@pytest.mark.parametrize("value", ["(select max(day) from sales.days)", "id in (select k from sales.days)"])
+def test_a_value_of_a_subquery_takes_no_other_column_its_sources(value: str) -> None:
+    script = parsed(f"insert into sales.out select id, {value} as other, amount from sales.orders", "duckdb")
+
+    columns = sql.columns(script, "duckdb")["sales.out"]
+
+    assert (columns["id"], columns["amount"]) == ([("sales.orders", "id")], [("sales.orders", "amount")])
+    assert ("sales.days", "day") not in columns["other"], "the text does not show of which table the column is"
+
+
+@pytest.mark.parametrize(
     ("text", "line", "problem"),
     [
         ("select 1;\nselect a frm b c\nwhere", 2, "at 'select a frm b'"),
