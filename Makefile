@@ -4,6 +4,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: test-tables help setup env demo up down test test-long test-fast check test-bench test-browser test-airflow test-types screenshots test-faults test-interleavings test-metrics test-spark-versions test-upgrade chaos test-chaos-mutants fuzz bench test-compose test-deploy test-kubernetes release docs
 BIN := .venv/bin
+# What generates the data of TPC-H. Without it, the bench says what it could not measure.
+TPCH := [ -x $(BIN)/tpchgen-cli ] || $(BIN)/python -m pip install --quiet --constraint constraints.txt --group tpch || true
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +58,7 @@ test-interleavings: setup ## Overlap each statement that waits for a lock with e
 	@$(BIN)/python -m pytest -m "" -n 2 tests/integration/interleavings $(ARGS)
 
 test-bench: setup ## Run every benchmark at a small size, and check counts and states
+	@$(TPCH)
 	@$(BIN)/python -m pytest -m "" tests/acceptance/test_bench.py
 
 test-browser: setup ## Use the web UI in a real browser, on a real stack; ARGS="-k name" selects
@@ -92,6 +95,7 @@ fuzz: setup ## Try over 10,000 hostile IDs, messages, answers, DAG files, Redis 
 	@PYTHONPATH=tests $(BIN)/python -m fuzz $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: setup ## Measure Paceline beside plain Celery and PostgreSQL; prints one JSON line; ARGS="chain wide --iterations 5" selects
+	@$(TPCH)
 	@$(BIN)/python -m bench $(ARGS)
 
 test-kubernetes: setup ## Start a Kubernetes cluster on this machine; install the chart, run flights, deploy, kill, drain, upgrade, scale; ARGS="chart drain"

@@ -94,6 +94,12 @@ GOALS = (
     Goal("`spark`: heap after 1,000 tasks, over 100", _at("spark", "heap", "last_over_first"), 1.1),
     Goal("`spark`: demo, over the same with spark-submit", _at("demo_over_submit"), 0.33),
     Goal("`spark`: demo, over one script", _at("demo_over_script"), 1.3),
+    Goal("`tables`: ms of PostgreSQL for a report that publishes three tables, more than for a plain one",
+         _at("tables", "publish", "more", "database_ms"), 5),
+    Goal("`tables`: commits of such a report, more than of a plain one", _at("tables", "publish", "more", "commits"), 0),
+    Goal("`tables`: TPC-H in SQL tasks, over one session", _at("tables", "tpch", "over_session"), 1.1),
+    Goal("`tables`: answers of TPC-H that are equal to DuckDB's", _at("tables", "tpch", "equal"), 22, at_most=False),
+    Goal("`tables`: small tasks that write a table, over one session", _at("tables", "small", "over_session"), 1.2),
 )  # fmt: skip
 
 

@@ -11,10 +11,10 @@ from bench.options import Options, Piece
 #: Shapes are not listed here, because the chosen ones share one stack.
 PARTS = (
     "raw", "hop", "by_message", "children", "history", "churn", "fanin", "creation", "first", "schedulers", "parse", "idle",
-    "standing", "open_runs", "waits", "memory", "code", "connections", "telemetry", "events", "spark",
+    "standing", "open_runs", "waits", "memory", "code", "connections", "telemetry", "events", "spark", "tables",
 )  # fmt: skip
 #: The modules of parts that have another name than their part.
-MODULES = {"raw": "baseline"}
+MODULES = {"raw": "baseline", "tables": "tables.part"}
 #: The key of the result with the parts that failed.
 FAILED = "failed"
 

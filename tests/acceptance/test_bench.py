@@ -4,6 +4,7 @@
 """
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,25 +15,29 @@ import pytest
 from bench import parts, shapes
 from bench.peers.engines import alternation
 from bench.peers.engines.catalog import ENGINES, Engine
+from bench.tables import needs
 
 pytestmark = [pytest.mark.stack, pytest.mark.long]
 
 ROOT = Path(__file__).parent.parent.parent
 LIMIT_S = 240
+#: Of the part `tables`, which starts eight JVMs.
+TABLES_LIMIT_S = 600
 SMALL = shapes.small()
 QUICK = ("fanin", "creation", "memory")
-PARTS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.on_demand) for name in parts.PARTS]
+#: The part `tables` has a test of its own, because it needs more than other parts.
+PARTS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.on_demand) for name in parts.PARTS if name != "tables"]
 
 
-def bench(*arguments: str) -> dict[str, Any]:
+def bench(*arguments: str, limit_s: float = LIMIT_S) -> dict[str, Any]:
     """The result of a small bench."""
-    return run("--small", "--iterations", "1", *arguments)
+    return run("--small", "--iterations", "1", *arguments, limit_s=limit_s)
 
 
-def run(*arguments: str) -> dict[str, Any]:
+def run(*arguments: str, limit_s: float = LIMIT_S) -> dict[str, Any]:
     """The JSON object that a bench ends with."""
     command = [sys.executable, "-m", "bench", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit_s, check=False)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
@@ -77,6 +82,23 @@ def test_connections_follow_the_work() -> None:
     assert result["burst"]["reports"] == result["workers"] * result["children"]
     # While all its tasks run, a worker has at most those of its parent process.
     assert result["burst"]["open_before"] < result["max_connections"] - 100
+
+
+@pytest.mark.on_demand
+@pytest.mark.timeout(TABLES_LIMIT_S)
+def test_tables_are_published_by_one_commit_and_sql_tasks_have_the_answers_of_duckdb() -> None:
+    if needs.JARS not in os.environ:
+        pytest.skip(f"No folder with the jar of Iceberg: name it in {needs.JARS}.")
+    try:
+        needs.generator()
+    except needs.MissingError as missing:
+        pytest.skip(str(missing))
+    result = bench("tables", limit_s=TABLES_LIMIT_S)["tables"]
+
+    assert result["publish"]["plain"]["commits"] == result["publish"]["publishing"]["commits"] == 1
+    assert result["publish"]["more"]["statements"] > 0
+    assert (result["tpch"]["differs"], result["tpch"]["equal"]) == ({}, 22)
+    assert result["tpch"]["over_session"] > 0 and result["small"]["over_session"] > 0
 
 
 def test_dag_files_import_nothing_that_airflow_lacks() -> None:
