@@ -111,7 +111,7 @@ def _replaced(value: Any, written: dict[int, DataFrameReference]) -> Any:
 
 def _all_written(frames: "dict[int, tuple[DataFrame, str]]") -> dict[int, DataFrameReference]:
     """Write the DataFrames in parallel, because planning one, or writing a small one, uses only one core."""
-    from pyspark import inheritable_thread_target
+    from pyspark import __version__, inheritable_thread_target
 
     first, _ = next(iter(frames.values()))
     for frame, _ in frames.values():
@@ -120,7 +120,9 @@ def _all_written(frames: "dict[int, tuple[DataFrame, str]]") -> dict[int, DataFr
             frame.sparkSession.conf.set(key, value)
     pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="write")
     try:
-        write = inheritable_thread_target(first.sparkSession)(_written)
+        # Before Spark 4.0, it takes only the function itself.
+        inherit = inheritable_thread_target if __version__.startswith("3.") else inheritable_thread_target(first.sparkSession)
+        write = inherit(_written)
         writes = {key: pool.submit(write, *frame_and_url) for key, frame_and_url in frames.items()}
         ended, _ = wait(writes.values(), return_when=FIRST_EXCEPTION)
         # If one failed, wait for the others: they must not write files after their folder was deleted.
