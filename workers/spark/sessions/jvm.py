@@ -12,7 +12,7 @@ import tempfile
 import termios
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -253,13 +253,19 @@ def _disconnect(gateway: Any) -> None:
         client = gateway._gateway_client
         client.is_connected = False
         client.finalizer_deque.appendleft(SHUTDOWN_FINALIZER_WORKER)
-        for connection in list(client.deque):
-            # A thread may read from it. Closing its stream would wait for that thread, which waits for the JVM.
-            with contextlib.suppress(Exception):
-                connection.socket.shutdown(socket.SHUT_RDWR)
+        _shut(client.deque)
         client.close()
     with contextlib.suppress(Exception):
+        # Those over which the JVM calls Python, for example for each batch of a stream.
+        _shut(gateway._callback_server.connections)
         gateway.shutdown_callback_server()
+
+
+def _shut(connections: Iterable[Any]) -> None:
+    """End the reading from connections. Closing the stream of one waits for the thread that reads, which waits for the JVM."""
+    for connection in list(connections):
+        with contextlib.suppress(Exception):
+            connection.socket.shutdown(socket.SHUT_RDWR)
 
 
 def _connect(port: int, secret: str) -> Any:

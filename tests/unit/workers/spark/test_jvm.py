@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from py4j.clientserver import ClientServerConnection, JavaClient, JavaParameters, PythonParameters
+from py4j.clientserver import ClientServer, ClientServerConnection, JavaClient, JavaParameters, PythonParameters
 from support.waiting import eventually
 
 from workers.spark.sessions import jvm
@@ -45,6 +45,22 @@ def test_a_connection_that_a_thread_reads_is_closed_too() -> None:
     assert not disconnecting.is_alive()
     reader.join(10)
     assert lines == [b""]
+    theirs.close()
+
+
+def test_a_connection_over_which_the_jvm_calls_python_is_closed_too() -> None:
+    """As after a stream with `foreachBatch`: a thread waits for the next call of the JVM."""
+    gateway = ClientServer(JavaParameters(), PythonParameters(port=0, daemonize=True, daemonize_connections=True))
+    server = gateway.get_callback_server()
+    theirs = socket.create_connection(("127.0.0.1", server.get_listening_port()))
+    (connection,) = eventually(lambda: list(server.connections))
+    disconnecting = threading.Thread(target=jvm._disconnect, args=(gateway,), daemon=True)
+    disconnecting.start()
+    disconnecting.join(10)
+
+    assert not disconnecting.is_alive()
+    assert connection.socket is None
+    assert theirs.recv(1) == b""
     theirs.close()
 
 
