@@ -1,5 +1,6 @@
 """The end of a JVM: its connections, its folders, and the Python daemons that count as running."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -52,7 +53,14 @@ def test_a_connection_over_which_the_jvm_calls_python_is_closed_too() -> None:
     """As after a stream with `foreachBatch`: a thread waits for the next call of the JVM."""
     gateway = ClientServer(JavaParameters(), PythonParameters(port=0, daemonize=True, daemonize_connections=True))
     server = gateway.get_callback_server()
-    theirs = socket.create_connection(("127.0.0.1", server.get_listening_port()))
+
+    def connected() -> socket.socket | None:
+        """Its port is known a moment before it listens."""
+        with contextlib.suppress(ConnectionRefusedError):
+            return socket.create_connection(("127.0.0.1", server.get_listening_port()))
+        return None
+
+    theirs = eventually(connected)
     (connection,) = eventually(lambda: list(server.connections))
     disconnecting = threading.Thread(target=jvm._disconnect, args=(gateway,), daemon=True)
     disconnecting.start()
