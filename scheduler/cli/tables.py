@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.exceptions import UsageError
+from paceline.tables.upkeep import MOST_BYTES
 from scheduler.cli import lazy, options, output
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def expire(table: str, older: float | None) -> None:
 @tables.command()
 @table
 @click.option(
-    "--most-bytes", type=click.IntRange(1), default=1 << 30, show_default=True,
+    "--most-bytes", type=click.IntRange(1), default=MOST_BYTES, show_default=True,
     help="Maximum size of the files to join, of which each counts as 1 MiB or more.",
 )  # fmt: skip
 @options.as_json
