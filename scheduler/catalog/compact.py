@@ -41,8 +41,11 @@ class _Publishing(NoopCatalog):
         return CommitTableResponse(metadata=after.table, metadata_location=after.location)
 
 
-def compact(settings: Settings, engine: Engine, namespace: str, name: str, *, most_bytes: int, by: str) -> Compacted:
-    """Join small files of a table, of up to `most_bytes` together. NotFoundError; ConflictError if a task changes it meanwhile."""
+def compact(settings: Settings, engine: Engine, namespace: str, name: str, *, most_bytes: int | None, by: str) -> Compacted:
+    """Join small files of a table, of up to `most_bytes` together; None is the default of tasks.
+
+    NotFoundError; ConflictError if a task changes the table meanwhile.
+    """
     tables = Tables(settings, engine)
     location = transact(engine, pointers.of, tables.catalog, None, namespace, name).location
     if location is None or pointers.is_view(location):
@@ -52,9 +55,11 @@ def compact(settings: Settings, engine: Engine, namespace: str, name: str, *, mo
     return publish(tables, (*namespace.split("."), name), found, most_bytes=most_bytes, by=by)
 
 
-def publish(tables: Tables, identifier: tuple[str, ...], found: Metadata, *, most_bytes: int, by: str) -> Compacted:
+def publish(tables: Tables, identifier: tuple[str, ...], found: Metadata, *, most_bytes: int | None, by: str) -> Compacted:
     """Join small files of a table as it was found, and publish that. ConflictError if it has changed since."""
-    from paceline.tables import compaction
+    from paceline.tables import compaction, upkeep
 
     publishing = _Publishing(tables, Caller(by, may_write=True, is_admin=True))
-    return compaction.compact(Table(identifier, found.table, found.location, tables.warehouse.io, publishing), most_bytes)
+    return compaction.compact(
+        Table(identifier, found.table, found.location, tables.warehouse.io, publishing), most_bytes or upkeep.MOST_BYTES
+    )

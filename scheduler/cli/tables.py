@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.exceptions import UsageError
-from paceline.tables.upkeep import MOST_BYTES
 from scheduler.cli import lazy, options, output
 
 if TYPE_CHECKING:
@@ -138,11 +137,12 @@ def expire(table: str, older: float | None) -> None:
 @tables.command()
 @table
 @click.option(
-    "--most-bytes", type=click.IntRange(1), default=MOST_BYTES, show_default=True,
-    help="Maximum size of the files to join, of which each counts as 1 MiB or more.",
-)  # fmt: skip
+    "--most-bytes",
+    type=click.IntRange(1),
+    help="Maximum size of the files to join, of which each counts as 1 MiB or more. Default: 1 GiB.",
+)
 @options.as_json
-def compact(table: str, most_bytes: int) -> None:
+def compact(table: str, most_bytes: int | None) -> None:
     """Join small files of a table, so that its readers open fewer. Its rows stay what they are.
 
     Repeat the command until no files are left to join. The old files stay until their snapshots expire.
