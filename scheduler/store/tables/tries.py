@@ -52,7 +52,7 @@ select (select count(*) from written) from current
 """
 #: Whether an earlier dispatch of a try was given a token; then this dispatch publishes what it has written.
 CONTINUE = fencing.guarded(
-    "update table_try set dispatch_id = %s where task_instance_id = %s and try_number = %s returning id",
+    "update table_try t set dispatch_id = %s from current where t.task_instance_id = %s and t.try_number = %s returning t.id",
 )
 #: What the try has written on tables that have changed since, and can be applied to them.
 MOVABLE = """
@@ -71,7 +71,7 @@ MOVE = fencing.guarded(
     f"""
     update table_pending p
        set base_location = %s, location = %s, written = p.written || %s::text, facts = %s::jsonb || '{LEAVES}'
-      from table_try t
+      from table_try t, current
      where t.id = p.try_id and t.task_instance_id = %s and t.dispatch_id = %s and p.namespace = %s and p.name = %s
        and p.location = %s
     returning p.try_id
@@ -81,7 +81,7 @@ MOVE = fencing.guarded(
 GIVE_UP = fencing.guarded(
     f"""
     update table_pending p set base_location = %s, location = %s, facts = '{LEAVES}'
-      from table_try t
+      from table_try t, current
      where t.id = p.try_id and t.task_instance_id = %s and t.dispatch_id = %s and p.namespace = %s and p.name = %s
        and p.location = %s
     returning p.try_id
@@ -90,8 +90,8 @@ GIVE_UP = fencing.guarded(
 #: A try continues with a Spark application that an earlier one has started and that holds the token of that try.
 TAKE_OVER = fencing.guarded(
     """
-    update table_try set dispatch_id = %s, try_number = %s
-     where id = (select max(id) from table_try where task_instance_id = %s) returning id
+    update table_try t set dispatch_id = %s, try_number = %s from current
+     where t.id = (select max(id) from table_try where task_instance_id = %s) returning t.id
     """
 )
 #: The task of a reproduction reads what the same task of the original has read; a task that had read nothing there reads what the
