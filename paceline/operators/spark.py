@@ -4,7 +4,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Unpack
 
-from paceline.authoring import frames
+from paceline.authoring import frames, running
 from paceline.authoring.arguments import Arguments
 from paceline.authoring.fields import Check, Field, anything, boolean, choice, mapping, optional, text
 from paceline.authoring.operator import Operator
@@ -230,7 +230,7 @@ def run_until_stopped(query: Any) -> None:
     """Wait until a streaming query ends; its error is raised.
 
     If the task is stopped (cleared, marked, timed out, or its worker stops), the query is stopped first. The next try
-    continues from its checkpoint.
+    continues from its checkpoint. Meanwhile, the task reads tables as they are, and not as of its start.
     """
     ended = threading.Event()
 
@@ -244,6 +244,8 @@ def run_until_stopped(query: Any) -> None:
             ended.set()
 
     try:
+        if running.is_running():
+            running.get_current_context()["ti"].follow_tables()
         threading.Thread(target=wait, name="streaming-query", daemon=True).start()
         # A signal just before a wait does not interrupt it; it is handled between two waits.
         while not ended.wait(SIGNALS_S):

@@ -20,6 +20,7 @@ JSON = "application/json"
 SEPARATOR = "\x1f"
 ONE = "/v1/namespaces/{namespace}"
 TABLE, VIEW = f"{ONE}/tables/{{table}}", f"{ONE}/views/{{view}}"
+BATCH = "/v1/batches/{query}/{number}"
 #: What clients may call. They find out by this list what this catalog does not have.
 ENDPOINTS = [
     "GET /v1/{prefix}/namespaces", "POST /v1/{prefix}/namespaces", "GET /v1/{prefix}/namespaces/{namespace}",
@@ -99,6 +100,16 @@ def create(tables: Tables, authenticate: Authenticate) -> FastAPI:
         changes = body.get("table-changes") or []
         tables.commit(caller, dict(zip(commits.names(changes), changes, strict=True)))
         return Response(status_code=204)
+
+    # Not in Iceberg's protocol: for paceline.tables.published.
+    @app.get(BATCH)
+    def has_batch(query: str, number: int, caller: Caller = asks) -> Any:
+        return {"is_published": tables.has_batch(caller, query, number)}
+
+    @app.post(BATCH)
+    def publish_batch(query: str, number: int, caller: Caller = asks) -> Any:
+        tables.publish_batch(caller, query, number)
+        return {"is_published": True}
 
     return app
 

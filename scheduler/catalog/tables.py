@@ -1,10 +1,12 @@
 """The operations of the catalog, for a running try or for a person.
 
 A try reads as of the publication at its start, with what it has written itself. Its commits only move its own pointers, which the
-report of its success publishes. A person reads what is current, and a commit of a person is a publication of its own.
+report of its success publishes. What a streaming query writes is published at its checkpoints, see streaming.py. A person reads
+what is current, and a commit of a person is a publication of its own.
 """
 
 import contextlib
+import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +18,7 @@ from sqlalchemy import Connection, Engine
 from tenacity import stop_after_delay
 
 from paceline.exceptions import StaleTryError
-from scheduler.catalog import access, commits, files, scratch
+from scheduler.catalog import access, commits, files, scratch, streaming
 from scheduler.catalog.errors import (
     CatalogError,
     CommitFailedError,
@@ -187,6 +189,7 @@ class Tables:
         fault_points.point("tables.asked")
         answers: dict[tuple[str, str], Metadata] = {}
         changes = []
+        streams = False
         for namespace in sorted({namespace for namespace, _ in wanted}):
             self.properties(caller, namespace, writes=True)
         if self.is_done(caller):
@@ -209,6 +212,7 @@ class Tables:
             self._check_folders(table, base)
             location = self.warehouse.write(table, pointer.location, mark)
             answers[namespace, name] = self.warehouse.metadata(location)
+            streams = streams or streaming.is_marked(commit.updates)
             changes.append(Change(
                 namespace=namespace, name=name, expected=pointer.location, location=location,
                 updates=None if base is None else list(request.get("updates") or ()),
@@ -216,9 +220,22 @@ class Tables:
             ))  # fmt: skip
         if changes:
             fault_points.point("tables.written")
-            if not self.store(caller, changes):
+            if not self.store(caller, changes, streams=streams):
+                caller = self._following(caller) if streams else caller
                 return {key: self._found(caller, *key) for key in wanted}
         return answers
+
+    def has_batch(self, caller: Caller, query: str, number: int) -> bool:
+        """Whether a batch of a streaming query has been published."""
+        found: bool = self._transact(streaming.has_batch, _running(caller), query, number)
+        return found
+
+    def publish_batch(self, caller: Caller, query: str, number: int) -> None:
+        """Publish all that a try has written, as a batch of a streaming query, once. CommitFailedError if others were faster."""
+        faster = self._transact(streaming.publish_batch, self.catalog, _running(caller), query, number)
+        if faster:
+            raise CommitFailedError(_changed(faster))
+        fault_points.point("tables.stored")
 
     def drop(self, caller: Caller, namespace: str, name: str) -> None:
         """Drop a table. Its files stay until nothing needs them."""
@@ -284,6 +301,13 @@ class Tables:
     def _copy(self, namespace: str, name: str, location: str) -> str:
         copy: str = self._transact(scratch.copied, self.catalog, self.warehouse, (namespace, name), location)
         return copy
+
+    @staticmethod
+    def _following(caller: Caller) -> Caller:
+        """A caller whose request another process has done and perhaps published: a try reads what is current then."""
+        if caller.attempt is None:
+            return caller
+        return dataclasses.replace(caller, attempt=dataclasses.replace(caller.attempt, publication=pointers.ANY))
 
     def _found(self, caller: Caller, namespace: str, name: str) -> Metadata:
         location = self.pointer(caller, namespace, name).location
@@ -353,13 +377,19 @@ class Tables:
     def is_done(self, caller: Caller) -> bool:
         return caller.request is not None and bool(self._transact(publish.request_is_done, caller.request))
 
-    def store(self, caller: Caller, changes: list[Change], *, taken: type[CatalogError] = CommitFailedError) -> bool:
+    def store(
+        self, caller: Caller, changes: list[Change], *, streams: bool = False, taken: type[CatalogError] = CommitFailedError
+    ) -> bool:
         """Store the new pointers. False if the same request was faster: a client that got no answer has repeated it.
 
-        If another one was faster, or the try has ended, nothing is stored, and the new files are deleted.
+        If another one was faster, or the try has ended, nothing is stored, and the new files are deleted. If a try `streams`, its
+        pointers are published.
         """
         try:
-            refused: str | None = self._transact(_store, self.catalog, caller, changes)
+            refused: str | None = self._transact(_store, self.catalog, caller, changes, streams=streams)
+            if streams and refused is not None and caller.attempt is not None:
+                # The client reads the table again, and repeats its commit upon what others wrote.
+                self._transact(tries.follow, caller.attempt)
         except StaleTryError:
             self._delete_new(caller, changes)
             raise
@@ -383,6 +413,12 @@ class Tables:
         return True
 
 
+def _running(caller: Caller) -> Pinned:
+    if caller.attempt is None:
+        raise ForbiddenError("Only a running task has batches of a streaming query.")
+    return caller.attempt
+
+
 TABLE, VIEW = "Table", "View"
 
 
@@ -400,14 +436,15 @@ def taken(wanted: str, location: str, name: str) -> ExistsError:
 DONE = "an equal request has been done"
 
 
-def _store(connection: Connection, catalog: str, caller: Caller, changes: list[Change]) -> str | None:
+def _store(connection: Connection, catalog: str, caller: Caller, changes: list[Change], *, streams: bool) -> str | None:
     """Store the new pointers of a try or of a person. Returns who was faster, in words; None if they are stored."""
     if not publish.note_request(connection, caller.request):
         return DONE
     if caller.attempt is not None:
         stale = tries.write(connection, caller.attempt, changes)
         if stale is None:
-            return None
+            faster = streaming.publish_epoch(connection, catalog, caller.attempt, changes) if streams else []
+            return _changed(faster) if faster else None
         connection.rollback()
         return f"{stale.namespace}.{stale.name} has changed since it was read: this try has written to it at the same time."
     number, moved = publish.publish(connection, catalog, changes, by=caller.name)
@@ -420,6 +457,10 @@ def _store(connection: Connection, catalog: str, caller: Caller, changes: list[C
     if all(pointers.of(connection, catalog, None, one.namespace, one.name).location == one.location for one in changes):
         return None  # an earlier attempt, whose answer was lost, was stored
     connection.rollback()
+    return _changed(moved)
+
+
+def _changed(moved: Sequence[publish.Row]) -> str:
     return "; ".join(f"{row.namespace}.{row.name} has changed since it was read: {row.writer} wrote it" for row in moved)
 
 

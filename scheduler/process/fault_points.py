@@ -74,6 +74,7 @@ TABLES = {
     "tables.asked": "after the catalog received a commit, before it reads the table",
     "tables.written": "after the catalog wrote the new metadata of a commit, before its pointer is stored",
     "tables.stored": "after the catalog stored the pointer of a commit, before the answer",
+    "tables.published": "after the pointers of a streaming query moved, before the commit of the same transaction",
     "publish.before": "before the report of a try that was given access to tables",
     "publish.moved": "after the pointers of its tables moved, before the report in the same transaction",
     "publish.rebase": "before what a try has written is moved onto newer tables",

@@ -62,7 +62,7 @@ class Assets(TimedService):
         self._set_aside |= dict.fromkeys(broken, now + BROKEN_PAUSE)
         return Result(
             runs=[run.id for run in [*created.values(), *partitioned] if run is not None],
-            again_in_s=AT_ONCE if stored.taken == BATCH else None,
+            again_in_s=AT_ONCE if stored.taken >= BATCH else None,
             log=[
                 *((logging.ERROR, f"DAG {dag_id} cannot be run for its assets: {why}") for dag_id, why in broken.items()),
                 *((logging.ERROR, f"The updates of assets by {of} wait: {why}") for of, why in stored.broken),
@@ -80,8 +80,12 @@ class Assets(TimedService):
 
 @step("update", lambda stored: stored.taken)
 def _store_updates(connection: Connection, versions: Versions) -> _Stored:
-    """Turn the notices of successful tasks into updates of their outlets. One that cannot be stored is set aside."""
-    successes = {success.notice_id: success for success in assets.take_successes(connection, limit=BATCH)}
+    """Turn the notices of successful tasks into updates of their outlets. One that cannot be stored is set aside.
+
+    A table that a streaming query has published is updated, too, while its task runs.
+    """
+    taken = [*assets.take_successes(connection, limit=BATCH), *assets.take_streamed(connection, limit=BATCH)]
+    successes = {success.notice_id: success for success in taken}
     found, broken = each(successes, lambda notice: _updates(connection, versions, successes[notice]), in_transaction=True)
     try:
         _store(connection, *found.values())
@@ -164,7 +168,7 @@ def _updates(connection: Connection, versions: Versions, success: SucceededTask)
     dag = versions.dag(connection, success.version_id)
     # By name and not by number: in a newer version of the run, the task can have another number, or be missing.
     no = dag.number.get(success.task_id)
-    outlets = () if no is None else dag.tasks[no].outlets
+    outlets = [] if no is None else [uri for uri in dag.tasks[no].outlets if success.table in (None, uri)]
     return [update for uri in outlets for update in _of_outlet(uri, success)], dag.asset_names
 
 

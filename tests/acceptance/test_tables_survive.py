@@ -38,8 +38,9 @@ TIMES = int(os.environ.get("TABLES_TIMES", "20" if FULL else "1"))
 KILLS = (
     "claim.after=kill@1", "code.before=kill@1", "tables.given=kill@1",
     "tables.asked=kill@1", "tables.asked=kill@4", "tables.written=kill@1", "tables.written=kill@5", "tables.stored=kill@1",
-    "tables.stored=kill@6", "code.after=kill@1", "code.after=kill@2", "report.before=kill@1", "publish.before=kill@1",
-    "follow.locked=kill@1", "publish.moved=kill@1", "publish.moved=kill@2", "publish.rebase=kill@1", "publish.rebased=kill@1",
+    "tables.stored=kill@6", "tables.published=kill@1", "tables.published=kill@2", "code.after=kill@1", "code.after=kill@2",
+    "report.before=kill@1", "publish.before=kill@1", "follow.locked=kill@1",
+    "publish.moved=kill@1", "publish.moved=kill@2", "publish.rebase=kill@1", "publish.rebased=kill@1",
     "publish.rebased=kill@3", "follow.commit=kill@1", "report.after=kill@1",
 )  # fmt: skip
 COLLECTION = ("tables.collect=kill@1", "tables.delete=kill@1", "tables.delete=kill@5", "tables.collected=kill@1")
@@ -58,8 +59,8 @@ gc.collect(settings, database.create(settings), older_s=0)
 """
 #: Of the short form.
 SHORT = {
-    "tables.written=kill@5", "tables.stored=kill@6", "code.after=kill@1", "publish.moved=kill@1", "publish.rebased=kill@1",
-    "follow.commit=kill@1", "report.after=kill@1",
+    "tables.written=kill@5", "tables.stored=kill@6", "tables.published=kill@2", "code.after=kill@1", "publish.moved=kill@1",
+    "publish.rebased=kill@1", "follow.commit=kill@1", "report.after=kill@1",
 }  # fmt: skip
 POINTS = [point for point in KILLS if FULL or point in SHORT]
 
@@ -199,6 +200,11 @@ MUTANTS = {
     ),
     "the token of a dead try is accepted": (
         [Change(TRIES, " and i.dispatch_id = t.dispatch_id and i.state = 'running'\n", "\n")],
+        "code.after=kill@1",
+    ),
+    "an epoch waits for the success": (
+        [Change("scheduler/catalog/tables.py",
+                "streaming.publish_epoch(connection, catalog, caller.attempt, changes) if streams else []", "[]")],
         "code.after=kill@1",
     ),
     "a failure publishes": (

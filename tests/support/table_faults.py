@@ -1,7 +1,8 @@
 """A stack whose tasks write three tables each, and what must hold whatever fails: the ledger of the test knows every row.
 
 Each run reads the three tables, creates a table and drops it, and appends its ID to each of the three. Two runs at a time have read
-before one of them publishes, so one has to move its appends onto those of the other. A folder tells the tasks where to fail.
+before one of them publishes, so one has to move its appends onto those of the other. At the end, it writes epochs to a fourth table
+as a streaming query does, with a checkpoint. A folder tells the tasks where to fail.
 """
 
 import contextlib
@@ -30,6 +31,8 @@ from support.faulty import FaultyStack, alive
 from support.waiting import eventually
 
 NAMES = ("a", "b", "c")
+#: The table of epochs, and how many each run writes.
+STREAMED, EPOCHS = "s", 2
 SCHEMA = pa.schema([("run", pa.string()), ("attempt", pa.int64())])
 #: In the code of the author.
 STEPS = ("begin", "given", "read", "created", "dropped", "before a", "after a", "before b", "after b", "after c")
@@ -41,6 +44,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from paceline import dag, task
+from pyiceberg.exceptions import CommitFailedException
 
 FOLDER = Path({folder!r})
 NAMES = ("a", "b", "c")
@@ -57,6 +61,32 @@ def meet(run_id):
     deadline = time.monotonic() + 5
     while not all(path.exists() for path in both) and time.monotonic() < deadline:
         time.sleep(0.01)
+
+QUERY, EPOCH = "spark.sql.streaming.queryId", "spark.sql.streaming.epochId"
+
+def commit(table, query, epoch):
+    # As Iceberg's sink does: again upon the rows of others, and not if the table has the epoch.
+    for _ in range(50):
+        snapshots = {{one.snapshot_id: one for one in table.refresh().snapshots()}}
+        snapshot = table.current_snapshot()
+        while snapshot is not None:
+            summary = snapshot.summary.additional_properties
+            if summary.get(QUERY) == query and int(summary[EPOCH]) >= epoch:
+                return
+            snapshot = snapshots.get(snapshot.parent_snapshot_id)
+        rows = pa.table({{"run": [query], "attempt": pa.array([epoch], pa.int64())}})
+        try:
+            return table.append(rows, snapshot_properties={{QUERY: query, EPOCH: str(epoch)}})
+        except CommitFailedException:
+            time.sleep(0.05)
+    raise RuntimeError("others were faster each time")
+
+def stream(table, query):
+    checkpoint = FOLDER / "checkpoints" / query
+    for epoch in range(int(checkpoint.read_text()) if checkpoint.exists() else 0, {epochs}):
+        commit(table, query, epoch)
+        checkpoint.with_suffix(".new").write_text(str(epoch + 1))
+        checkpoint.with_suffix(".new").replace(checkpoint)
 
 @dag(schedule=None, max_active_runs=64)
 def writes():
@@ -84,6 +114,7 @@ def writes():
             reach(f"before {{name}}")
             table.append(rows)
             reach(f"after {{name}}")
+        stream(catalog.load_table(f"{{namespace}}.{streamed}"), ti.run_id)
         if (FOLDER / "fails").exists() and ti.try_number == 1:
             raise RuntimeError("the first try fails on purpose")
     write()
@@ -147,7 +178,7 @@ class Survival:
         self.namespaces += 1
         namespace = f"n{self.namespaces:03d}"
         self.person.create_namespace(namespace)
-        for name in NAMES:
+        for name in (*NAMES, STREAMED):
             self.person.create_table(f"{namespace}.{name}", SCHEMA, properties={"paceline.rebase-appends": "true"})
         reader = Reader(self.faulty.engine, self.tables.warehouse.io, namespace)
         reader.start()
@@ -164,6 +195,10 @@ class Survival:
             if rows != sorted(one.run_ids):
                 self.found.append(f"{point}: table {name} has {dict(Counter(rows) - Counter(one.run_ids))} too much,"
                                   f" and misses {dict(Counter(one.run_ids) - Counter(rows))}")  # fmt: skip
+        epochs = self.person.load_table(f"{namespace}.{STREAMED}").scan().to_arrow().to_pylist()
+        counted = Counter((row["run"], row["attempt"]) for row in epochs)
+        if counted != Counter((run_id, epoch) for run_id in one.run_ids for epoch in range(EPOCHS)):
+            self.found.append(f"{point}: the epochs of table {STREAMED} are {dict(counted)}")
         self._attack(point)
 
     def _attack(self, point: str) -> None:
@@ -184,7 +219,7 @@ class Survival:
         """The files of a namespace that no current table needs."""
         folder = Path(self.tables.warehouse.folder(namespace).removeprefix("file://"))
         files = {f"file://{path}" for path in folder.rglob("*") if path.is_file()}
-        for name in NAMES:
+        for name in (*NAMES, STREAMED):
             table = self.person.load_table(f"{namespace}.{name}")
             files -= {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
             for snapshot in table.snapshots():
@@ -242,9 +277,9 @@ def parent(pid: int) -> int:
 
 def prepared(folder: Path) -> dict[str, str]:
     """The DAG file of the tasks, and the folder that tells them where to fail."""
-    for name in ("met", "tokens", "mixes"):
+    for name in ("met", "tokens", "mixes", "checkpoints"):
         (folder / name).mkdir(parents=True)
-    return {"writes.py": DAG.format(folder=str(folder))}
+    return {"writes.py": DAG.format(folder=str(folder), epochs=EPOCHS, streamed=STREAMED)}
 
 
 def took(began: float) -> str:

@@ -231,6 +231,10 @@ class TaskInstance:
 
         return load_catalog(access.catalog, **access.properties)
 
+    def follow_tables(self) -> None:
+        """Read what is current in the catalog from now on, and not the tables as of the start of the try: for a streaming query."""
+        self._store.follow_tables(self._claim)
+
     def states(self, targets: Sequence[Target]) -> list[Counts]:
         return self._store.count_states(targets)
 

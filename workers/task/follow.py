@@ -425,6 +425,9 @@ class DatabaseStore:
     def tables(self, claim: Claim) -> Access:
         return access.of(self.settings, claim, self.ask)
 
+    def follow_tables(self, claim: Claim) -> None:
+        table_tries.follow(self.ask, claim)
+
     def secrets(self, claim: Claim) -> StoreBackend:
         return StoreBackend(settings=self.settings, claim=claim, hot=self.hot, patient=self.patient)
 

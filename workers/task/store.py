@@ -139,6 +139,9 @@ class Store(Protocol):
     def tables(self, claim: Claim) -> Access:
         """Return what the try needs to use the catalog of tables. Its success publishes what it has written."""
 
+    def follow_tables(self, claim: Claim) -> None:
+        """Let the try read what is current in the catalog of tables from now on, if it uses that."""
+
     def secrets(self, claim: Claim) -> SecretsBackend:
         """Return the variables and connections of the try."""
 

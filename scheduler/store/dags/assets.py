@@ -18,11 +18,13 @@ from scheduler.store.dags import partitions
 from scheduler.store.db import sqlstates
 from scheduler.store.db.rows import Reader
 
-#: Whether a notice of an update is open, or a DAG has collected updates, see store/upkeep/pending_work.
+#: Whether a notice of an update is open, a DAG has collected updates, or a streaming query has published: see
+#: store/upkeep/pending_work.
 PENDING = """
     exists (select from notice where kind = 'asset' and ended_at is null
                                  and (claimed_until is null or claimed_until <= clock_timestamp()))
     or exists (select from asset_waiting)
+    or exists (select from table_version where facts ? 'streams')
 """
 #: The key of the XCom with the extras of a task's updates: {uri: {"extra": ...}}.
 XCOM_KEY = "outlet_events"
@@ -73,8 +75,9 @@ class SucceededTask:
     partition: Partition | None = None
     #: Those that the task gave its updates, by URI.
     partitions: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    #: The notice of its success.
+    #: The notice of its success. Of a task that runs on, a negative number, and the URI of the only table that it has updated.
     notice_id: int = 0
+    table: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +155,34 @@ def take_successes(connection: Connection, *, limit: int) -> list[SucceededTask]
          order by e.id
         """,
         {"limit": limit, "key": XCOM_KEY, "table": asset.TABLE},
+    )
+    return [_success(dict(row)) for row in rows.mappings()]
+
+
+def take_streamed(connection: Connection, *, limit: int) -> list[SucceededTask]:
+    """Take the oldest publications of streaming queries, whose tasks run on, except those that another scheduler has locked."""
+    rows = connection.exec_driver_sql(
+        """
+        with taken as (
+            select catalog, namespace, name, publication from table_version
+             where facts ? 'streams' order by publication limit %(limit)s for update skip locked
+        ), marked as (
+            update table_version v set facts = v.facts - 'streams' from taken k
+             where (v.catalog, v.namespace, v.name, v.publication) = (k.catalog, k.namespace, k.name, k.publication)
+            returning v.*
+        ), of_task as (
+            select m.*, %(table)s || m.namespace || '.' || m.name as uri, row_number() over (order by m.publication, m.name) as no
+              from marked m
+        )
+        select -m.no as notice_id, r.version_id, r.dag_id, r.run_id, t.task_id, t.map_index, m.published_at as at, null as events,
+               r.partition_key, r.partition_date, m.uri as "table",
+               jsonb_build_object(m.uri, m.facts || jsonb_build_object('publication', m.publication)) as tables
+          from of_task m
+          join task_instance t on t.id = m.task_instance_id and 'asset' = any (t.notify)
+          join dag_run r on r.id = t.dag_run_id
+         order by m.no
+        """,
+        {"limit": limit, "table": asset.TABLE},
     )
     return [_success(dict(row)) for row in rows.mappings()]
 

@@ -9,6 +9,8 @@ from scheduler.store.db import rows
 
 #: The end of the names of the metadata files of views, which the catalog gives: it tells a pointer to a view from one to a table.
 VIEW = ".view.metadata.json"
+#: The publication of a try that reads what is current: it is later than each.
+ANY = 2**63 - 1
 
 
 def is_view(location: str | None) -> bool:
@@ -169,13 +171,13 @@ def has_made(connection: Connection, catalog: str, attempt: Pinned | None, names
     """Whether a request with this mark has changed the name: an earlier one was stored, and its answer was lost."""
     found: bool = connection.exec_driver_sql(
         """
-        select case when %(try)s::bigint is null then exists (
-                    select from table_version where catalog = %(catalog)s and namespace = %(namespace)s and name = %(name)s
-                       and position(%(mark)s in metadata_location) > 0)
-               else exists (
-                    select from table_pending p, unnest(p.written) w (place)
-                     where p.try_id = %(try)s and p.namespace = %(namespace)s and p.name = %(name)s
-                       and position(%(mark)s in w.place) > 0) end
+        select exists (
+               select from table_version where catalog = %(catalog)s and namespace = %(namespace)s and name = %(name)s
+                  and position(%(mark)s in metadata_location) > 0)
+            or exists (
+               select from table_pending p, unnest(p.written) w (place)
+                where p.try_id = %(try)s and p.namespace = %(namespace)s and p.name = %(name)s
+                  and position(%(mark)s in w.place) > 0)
         """,
         {
             "try": None if attempt is None else attempt.id, "catalog": catalog, "name": name, "mark": f"-{mark}-",

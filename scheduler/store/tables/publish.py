@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from scheduler.store.db import rows
-from scheduler.store.tables.pointers import VIEW, Change
+from scheduler.store.tables.pointers import ANY, VIEW, Change, Pinned
 
 #: The lock of the counter, unless the try has written nothing.
 HOLD_FOR_TRY = """
@@ -29,6 +29,13 @@ _OF_TRY = """
     select p.namespace, p.name, p.base_location, p.location, p.facts - 'leaves' as facts
       from table_pending p join table_try t on t.id = p.try_id
      where t.task_instance_id = %(ti_id)s and t.dispatch_id = %(dispatch_id)s and p.location is distinct from p.base_location
+"""
+#: What a running try has written to some names, or to all of them with NULL. A scheduler takes the mark: see dags/assets.py.
+_OF_NAMES = """
+    select p.namespace, p.name, p.base_location, p.location, (p.facts - 'leaves') || '{"streams": true}' as facts
+      from table_pending p
+     where p.try_id = %(try)s and p.location is distinct from p.base_location
+       and (%(names)s::text[] is null or p.namespace || '.' || p.name = any(%(names)s))
 """
 _OF_CHANGES = """
     select * from jsonb_to_recordset(%(changes)s) c (namespace text, name text, base_location text, location text, facts jsonb)
@@ -83,6 +90,20 @@ PUBLISH_TRY = _PUBLISH.format(
     update table_pending p set base_location = p.location from done where p.try_id = done.id and done.leaves
 )""",
 )
+#: The try goes on, and reads what is current from now on.
+PUBLISH_NAMES = _PUBLISH.format(
+    chosen=_OF_NAMES,
+    kind=_KIND,
+    ended=""", published as (
+    delete from table_pending p using chosen c, next
+     where p.try_id = %(try)s and p.namespace = c.namespace and p.name = c.name and not p.facts ? 'leaves'
+), kept as (
+    update table_pending p set base_location = p.location, updates = null, facts = '{"leaves": true}' from chosen c, next
+     where p.try_id = %(try)s and p.namespace = c.namespace and p.name = c.name and p.facts ? 'leaves'
+), moved_on as (
+    update table_try t set publication = %(any)s from next where t.id = %(try)s
+)""",
+)
 PUBLISH_CHANGES = _PUBLISH.format(chosen=_OF_CHANGES, kind=_KIND, ended="")
 #: What the tables know of a publication that no task made.
 NO_TASK = dict.fromkeys(("ti_id", "dag_id", "run_id", "task_id", "map_index", "try_number"))
@@ -123,6 +144,24 @@ def publish(connection: Connection, catalog: str, changes: Sequence[Change], *, 
     ]  # fmt: skip
     parameters: Mapping[str, Any] = {**NO_TASK, "catalog": catalog, "changes": json.dumps(chosen), "by": by}
     answer = rows.of_result(Row, connection.exec_driver_sql(PUBLISH_CHANGES, dict(parameters)))
+    return answer[0].publication, moved(answer)
+
+
+def publish_names(
+    connection: Connection, catalog: str, attempt: Pinned, names: Sequence[tuple[str, str]] | None
+) -> tuple[int | None, list[Row]]:
+    """Publish what a running try has written to these names, or to all with None. The try is locked before, by `tries.write`.
+
+    Returns as `publish` does, and None without tables if there is nothing to publish.
+    """
+    connection.exec_driver_sql(HOLD)
+    parameters = {
+        "try": attempt.id, "any": ANY, "catalog": catalog, "by": f"{attempt.dag_id}.{attempt.task_id}",
+        "names": None if names is None else [f"{attempt.own(namespace)}.{name}" for namespace, name in names],
+        "ti_id": attempt.task_instance_id, "dag_id": attempt.dag_id, "run_id": attempt.run_id, "task_id": attempt.task_id,
+        "map_index": attempt.map_index, "try_number": attempt.try_number,
+    }  # fmt: skip
+    answer = rows.of_result(Row, connection.exec_driver_sql(PUBLISH_NAMES, parameters))
     return answer[0].publication, moved(answer)
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from paceline.states import DELAYED, HOLDS_SLOTS, SUSPENDED, WAITS_FOR_WORKER, States
 from scheduler.store.db import fencing, rows
-from scheduler.store.tables.pointers import VIEW, Change, Pinned
+from scheduler.store.tables.pointers import ANY, VIEW, Change, Pinned
 
 #: The facts that are those of all commits of a try together.
 SUMMED = ["added_records", "deleted_records", "added_data_files", "added_files_size", "schema_change"]
@@ -44,12 +44,17 @@ run as (
     returning task_instance_id, publication, run_publication
 ), kept as (
     insert into table_pin (dag_run_id, task_instance_id, publication, run_publication)
-    select i.dag_run_id, i.id, w.publication, w.run_publication from written w join task_instance i on i.id = w.task_instance_id
+    select i.dag_run_id, i.id, least(w.publication, p.number), w.run_publication
+      from written w join task_instance i on i.id = w.task_instance_id cross join table_publication p
     on conflict (dag_run_id, task_instance_id) do update
        set publication = excluded.publication, run_publication = excluded.run_publication, pinned_at = excluded.pinned_at
 )
 select (select count(*) from written) from current
 """
+#: The try reads what is current from now on.
+FOLLOW = fencing.guarded(
+    f"update table_try t set publication = {ANY} from current where t.task_instance_id = %s and t.try_number = %s returning t.id",
+)
 #: Whether an earlier dispatch of a try was given a token; then this dispatch publishes what it has written.
 CONTINUE = fencing.guarded(
     "update table_try t set dispatch_id = %s from current where t.task_instance_id = %s and t.try_number = %s returning t.id",
@@ -211,6 +216,12 @@ def write(connection: Connection, attempt: Pinned, changes: list[Change]) -> Cha
         if attempt.scratch is not None and change.expected is not None:
             connection.exec_driver_sql(FIRST_OF_SCRATCH, parameters)
     return None
+
+
+def follow(connection: Connection, attempt: Pinned) -> None:
+    """Let a running try read what is current from now on. StaleTryError if it has ended."""
+    fencing.lock(connection, fencing.Writer(attempt.task_instance_id, attempt.dispatch_id, attempt.try_number))
+    connection.exec_driver_sql("update table_try set publication = %s where id = %s", (ANY, attempt.id))
 
 
 def _is_stored(connection: Connection, attempt: Pinned, change: Change) -> bool:

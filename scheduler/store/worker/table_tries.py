@@ -48,6 +48,11 @@ def continues(ask: Ask, claim: Claim) -> bool:
     return bool(_write(ask, tries.CONTINUE, claim, (claim.dispatch_id, claim.id, claim.try_number)))
 
 
+def follow(ask: Ask, claim: Claim) -> None:
+    """Let the claimed try read what is current from now on, if it was given a token. StaleTryError."""
+    _write(ask, tries.FOLLOW, claim, (claim.id, claim.try_number))
+
+
 def take_over(ask: Ask, claim: Claim) -> bool:
     """Let the claimed try continue with the token of the last one, which its Spark application still uses. StaleTryError."""
     return bool(_write(ask, tries.TAKE_OVER, claim, (claim.dispatch_id, claim.try_number, claim.id)))

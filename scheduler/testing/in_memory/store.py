@@ -280,6 +280,9 @@ class MemoryStore:
     def tables(self, claim: Claim) -> Access:
         raise NoTablesError("This run has no database, so it has no tables: run the task on a worker.")
 
+    def follow_tables(self, claim: Claim) -> None:
+        """Do nothing, because a run in memory has no tables."""
+
     def secrets(self, claim: Claim) -> MemoryBackend:
         return MemoryBackend(self._environment, variables=self._variables, check=lambda: self._current(claim), stored=self.stored)
 

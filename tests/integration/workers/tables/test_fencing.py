@@ -25,6 +25,7 @@ def test_a_try_that_is_not_the_current_one_changes_no_table(lake: Lake) -> None:
         lambda: table_tries.give_token(hot.dicts, claim),
         lambda: table_tries.continues(hot.dicts, claim),
         lambda: table_tries.take_over(hot.dicts, claim),
+        lambda: table_tries.follow(hot.dicts, claim),
         lambda: table_tries.move(hot, claim, table, "elsewhere", {}),
         lambda: table_tries.give_up(hot, claim, table),
     ):
