@@ -77,6 +77,31 @@ CHUNK_BYTES = 65536
 KEPT_BYTES = 65536
 
 
+class Names:
+    """The packages and classes of a JVM by their names, such as `names.java.util.HashMap()`.
+
+    The JVM is asked once for each name, and not with each use: py4j makes a round trip for every dot.
+    """
+
+    def __init__(self, namespace: Any) -> None:
+        self._namespace = namespace
+
+    def __getattr__(self, name: str) -> Any:
+        from py4j.java_gateway import JavaClass, JavaMember, JavaPackage
+
+        found = getattr(self._namespace, name)
+        if isinstance(found, JavaPackage | JavaClass):
+            found = Names(found)
+        elif not isinstance(found, JavaMember):  # a static field, whose value may change
+            return found
+        setattr(self, name, found)
+        return found
+
+    def __call__(self, *arguments: Any) -> Any:
+        """A new object of this class."""
+        return self._namespace(*arguments)
+
+
 class JvmError(PacelineError):
     """Spark's JVM did not start, or does not answer."""
 
@@ -101,6 +126,7 @@ class Jvm:
             self._pumping = threading.Thread(target=self._pump, name="jvm-output", daemon=True)
             self._pumping.start()
             self.gateway = _connect(*self._wait_for(gateway))
+            self.names = Names(self.gateway.jvm)
             properties.unlink()
             gateway.unlink()
         except BaseException:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from workers.spark.sessions.session_pool import WarmJvm
-from workers.spark.sessions.shared_state import end_idle_workers, field
+from workers.spark.sessions.shared_state import elements, end_idle_workers, field, java_values
 
 #: Seconds in which a JVM must cancel the jobs of an ended task.
 CANCEL_S = 4.0
@@ -26,26 +26,27 @@ class State:
     def __init__(self, warm: WarmJvm) -> None:
         self._warm = warm
         context = warm.context
-        self._listeners = self._identities()
+        self._listeners = self._listening()
         self._hadoop = context.hadoopConfiguration().getPropsWithPrefix("")
         self._file_systems = warm.classes.java.util.HashSet(_cached_file_systems(warm))
-        self._folders = [(file_system, file_system.getWorkingDirectory()) for file_system in self._file_systems]
+        self._folders = [(file_system, file_system.getWorkingDirectory()) for file_system in elements(self._file_systems)]
         self._lasting = self._read_lasting()
 
     def restore(self) -> None:
         """Restore the shared state; a JVM is unfit if some of it cannot be restored."""
         warm, context = self._warm, self._warm.context
         shared = warm.session.sharedState()
-        for query in list(shared.activeStreamingQueries().values()):
+        for query in elements(java_values(shared.activeStreamingQueries())):
             query.stop()
         shared.cacheManager().clearCache()
         if context.persistentRdds().nonEmpty():
             for persisted in list(warm.base.sparkContext._jsc.getPersistentRDDs().values()):
                 persisted.unpersist(False)
         shared.globalTempViewManager().clear()
-        for identity, listener in self._identities().items():
-            if identity not in self._listeners:
-                context.removeSparkListener(listener)
+        added = self._listening()
+        added.removeAll(self._listeners)
+        for listener in elements(added):
+            context.removeSparkListener(listener)
         if context.getCheckpointDir().isDefined():
             context.setCheckpointDir(None)
         end_idle_workers(warm.classes, context)
@@ -100,7 +101,7 @@ class State:
         opened = warm.classes.java.util.ArrayList(_cached_file_systems(warm))
         opened.removeAll(self._file_systems)
         private = None
-        for file_system in opened:
+        for file_system in elements(opened):
             if not warm.has_local_executors and not file_system.getConf().getPropsWithPrefix("fs.").equals(
                 self._hadoop_of_file_systems()
             ):
@@ -132,17 +133,18 @@ class State:
             value = before.get(key)
             hadoop.unset(key) if value is None else hadoop.set(key, value)
 
-    def _identities(self) -> dict[int, Any]:
-        """The listeners of the context in all event queues, by identity."""
-        listeners = self._warm.context.listenerBus().listeners()
-        identity = self._warm.classes.java.lang.System.identityHashCode
-        return {identity(listener): listener for listener in (listeners.get(number) for number in range(listeners.size()))}
+    def _listening(self) -> Any:
+        """The listeners of the context in all event queues, as a set of Java that compares by identity."""
+        java = self._warm.classes.java.util
+        listeners = java.Collections.newSetFromMap(java.IdentityHashMap())
+        listeners.addAll(self._warm.context.listenerBus().listeners())
+        return listeners
 
 
 def _cached_file_systems(warm: WarmJvm) -> Any:
     """The file systems in Hadoop's cache, which has no API that lists them."""
     cache = field(warm.classes, "org.apache.hadoop.fs.FileSystem", "CACHE").get(None)
-    return field(warm.classes, "org.apache.hadoop.fs.FileSystem$Cache", "map").get(cache).values()
+    return java_values(field(warm.classes, "org.apache.hadoop.fs.FileSystem$Cache", "map").get(cache))
 
 
 def _catalog(warm: WarmJvm) -> list[str]:

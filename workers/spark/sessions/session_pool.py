@@ -55,8 +55,8 @@ class WarmJvm:
 
     @property
     def classes(self) -> Any:
-        """The namespace of the classes of the JVM."""
-        return self.jvm.gateway.jvm
+        """The classes of the JVM, by their names."""
+        return self.jvm.names
 
     def renew(self) -> None:
         """Start a SparkContext, and the session from which all others are created."""

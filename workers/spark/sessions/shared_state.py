@@ -140,6 +140,22 @@ def field(classes: Any, owner: str, name: str) -> Any:
     return field
 
 
+def elements(collection: Any) -> list[Any]:
+    """The elements of a Java collection.
+
+    Iteration by Python ends with an exception of the JVM, which PySpark compares with each of its classes: twenty round trips.
+    """
+    array = collection.toArray()
+    return [array[number] for number in range(len(array))]
+
+
+def java_values(mapping: Any) -> Any:
+    """The values of a Java map as a collection of Java; py4j's own `values` makes a round trip for each."""
+    from py4j.java_gateway import get_method
+
+    return get_method(mapping, "values")()
+
+
 PACKAGES = frozenset({"pyspark", "py4j"})
 
 _modules: dict[str, ModuleType] = {}
