@@ -17,7 +17,7 @@ def test_a_try_that_is_not_the_current_one_changes_no_table(lake: Lake) -> None:
     lake.scenario.sql("update task_instance set dispatch_id = gen_random_uuid()")
     with pytest.raises((UnauthorizedError, RESTError)):
         catalog.create_table("sales.other", SCHEMA)
-    # The current dispatch goes on with the token.
+    # The current dispatch keeps the token.
     lake.scenario.sql("update table_try t set dispatch_id = i.dispatch_id from task_instance i where i.id = t.task_instance_id")
     before = lake.scenario.rows("select t::text, p::text from table_try t join table_pending p on p.try_id = t.id")
     table = Movable("sales", "t", None, before[0][1], [], None)
