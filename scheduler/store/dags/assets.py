@@ -145,12 +145,13 @@ def take_successes(connection: Connection, *, limit: int) -> list[SucceededTask]
           join task_instance t on t.id = e.task_instance_id
           join dag_run r on r.id = t.dag_run_id
           left join xcom x on x.task_instance_id = t.id and x.key = %(key)s
-          left join lateral (  -- what its success has published
+          left join lateral (  -- what its success has published, without the epochs of a streaming query, see take_streamed
                select jsonb_object_agg(%(table)s || v.namespace || '.' || v.name, v.facts || jsonb_build_object(
                           'publication', v.publication)) as tables
                  from table_version v
                 where v.task_instance_id = t.id
-                  and v.publication = (select max(publication) from table_version where task_instance_id = t.id)
+                  and v.publication = (select max(publication) from table_version
+                                        where task_instance_id = t.id and not facts ?| array['streams', 'streamed'])
                   and v.published_at >= t.started_at) v on true
          order by e.id
         """,
@@ -167,7 +168,7 @@ def take_streamed(connection: Connection, *, limit: int) -> list[SucceededTask]:
             select catalog, namespace, name, publication from table_version
              where facts ? 'streams' order by publication limit %(limit)s for update skip locked
         ), marked as (
-            update table_version v set facts = v.facts - 'streams' from taken k
+            update table_version v set facts = v.facts - 'streams' || '{"streamed": true}' from taken k
              where (v.catalog, v.namespace, v.name, v.publication) = (k.catalog, k.namespace, k.name, k.publication)
             returning v.*
         ), of_task as (

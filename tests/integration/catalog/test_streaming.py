@@ -143,6 +143,13 @@ def test_each_epoch_updates_the_asset_of_its_table_while_the_task_runs(lake: Lak
     assert scenario.rows("select 1 from table_version where facts ? 'streams'") == []
     assert scenario.rows("select state from task_instance where id = %s", claim.id) == [("running",)]
 
+    other = catalog.create_table("sales.other", SCHEMA)
+    other.append(rows(7, 8))
+    ends(lake, claim)
+    scenario.turn()
+    events = scenario.rows("select uri, extra->'rows_added' from asset_event order by id offset 2")
+    assert sorted(events) == [("table:sales.other", 2), ("table:sales.t", None)], "an epoch is counted once"
+
 
 def test_a_table_that_was_dropped_and_created_again_is_streamed_to(lake: Lake) -> None:
     """The try leaves files of the dropped one."""
