@@ -62,7 +62,7 @@ class Lake:
     uri: str
 
     def access(self, token: str) -> Access:
-        return Access(self.uri, token, self.tables.warehouse.url, self.tables.catalog)
+        return Access(self.uri, token, self.tables.warehouse.url, self.tables.catalog, self.scenario.settings.tables.storage)
 
     def catalog(self, token: str) -> RestCatalog:
         found = load_catalog("lake", **self.access(token).properties)
