@@ -11,7 +11,7 @@ from bench.options import Options, Piece
 #: Shapes are not listed here, because the chosen ones share one stack.
 PARTS = (
     "raw", "hop", "by_message", "children", "history", "churn", "fanin", "creation", "first", "schedulers", "parse", "idle",
-    "standing", "open_runs", "waits", "memory", "code", "connections", "telemetry", "events", "spark", "tables",
+    "standing", "open_runs", "waits", "memory", "code", "connections", "telemetry", "events", "spark", "frames", "tables",
 )  # fmt: skip
 #: The modules of parts that have another name than their part.
 MODULES = {"raw": "baseline", "tables": "tables.part"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
@@ -239,14 +239,22 @@ class AbstractOperator(Markable, Node, Executable, metaclass=OperatorMeta):
         """The values that tasks pushed, as `ti.xcom_pull` returns them."""
         return context["ti"].xcom_pull(task_ids=task_ids, dag_id=dag_id, key=key, **others)
 
+    def inputs(self) -> list[Any]:
+        """What it may use of other tasks: its template fields, and the values over which it is mapped."""
+        return [getattr(self, field) for field in self.template_fields]
+
+    def columns_of(self, result: XComArg) -> Collection[str] | None:
+        """In lower case, the columns that it reads of a DataFrame that it gets as a whole; None if it may read all."""
+        return None
+
     def link_results(self) -> None:
         """Add an edge from every task whose result is used in a template field. A result in another argument is a DagError."""
         for field in self.template_fields:
             if not hasattr(self, field):
                 raise self.argument_checks().refuse(f"{type(self).__name__} lists the template field {field!r} but never sets it.")
-            for result in results_in(getattr(self, field)):
-                for upstream in result.leaves:
-                    link(upstream, self)
+        for result in results_in(self.inputs()):
+            for upstream in result.leaves:
+                link(upstream, self)
         for name, value in vars(self).items():
             if name not in self.template_fields and isinstance(value, XComArg | params_.DagParam):
                 fields = ", ".join(self.template_fields) or "none"

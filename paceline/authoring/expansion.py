@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from paceline.authoring.graph import Node
 from paceline.authoring.source import fault
-from paceline.authoring.xcom_arg import XComArg, listed, results_in
+from paceline.authoring.xcom_arg import Step, XComArg, listed, results_in
 from paceline.exceptions import DagError, XComError
 
 Refuse = Callable[[str], DagError]
@@ -135,7 +135,7 @@ class MappedArgument(XComArg):
     def leaves(self) -> Sequence[Node]:
         return list(dict.fromkeys(operator for result in self.expansion.results() for operator in result.leaves))
 
-    def __getitem__(self, item: str | int) -> XComArg:
+    def __getitem__(self, item: Step | list[str]) -> XComArg:
         raise fault(f"The argument {self.name!r} of a mapped group takes no subscript; pass it to a task that does [{item!r}].")
 
     def __str__(self) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, overload
+
+from paceline.exceptions import XComError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,6 +31,39 @@ class DataFrameReference:
     rows: int
     bytes: int
     format: str = "parquet"
+    #: The columns that its task did not write, because no task took them, and the ID of that task.
+    left_out: tuple[str, ...] = ()
+    task_id: str = ""
+
+    def __getitem__(self, columns: Sequence[str]) -> DataFrameReference:
+        """The reference to some of the columns, as in `reference[["day", "amount"]]`. XComError if one was not written."""
+        if isinstance(columns, str) or not isinstance(columns, Sequence):
+            raise TypeError(f'A DataFrame takes a list of its columns, such as [["day", "amount"]], not {columns!r}.')
+        fields = {field["name"]: field for field in self.schema["fields"]}
+        for name in columns:
+            if name in self.left_out:
+                raise self._not_written([name])
+            if name not in fields:
+                known = ", ".join([*fields, *self.left_out])
+                raise XComError(f"The DataFrame at {self.url} has no column {name!r}; its columns are {known}.")
+        return replace(self, schema={**self.schema, "fields": [fields[name] for name in columns]}, left_out=(), task_id="")
+
+    # Python would look for entries by their number.
+    __iter__ = None
+
+    def named_in(self, names: Collection[str] | None) -> DataFrameReference:
+        """The reference to the columns of which `names` has the name in lower case; None for all. XComError as above."""
+        if missing := [name for name in self.left_out if names is None or name.lower() in names]:
+            raise self._not_written(missing)
+        columns = [name for name in self.columns if names is None or name.lower() in names]
+        return self[columns or list(self.columns)[:1]]
+
+    def _not_written(self, columns: Sequence[str]) -> XComError:
+        names = ", ".join(map(repr, columns))
+        return XComError(
+            f"The task {self.task_id!r} left {names} out of its DataFrame, because no task of its DAG took them. If one does now, "
+            f"clear {self.task_id!r}. If not, take them there (result[[{names}]]), or take only others here."
+        )
 
     @property
     def columns(self) -> dict[str, str]:
@@ -47,14 +82,17 @@ class DataFrameReference:
         Intervals of days become timedelta64, those of months the number of months.
         """
 
-        return read(self.path, self.schema, columns)
+        if missing := [name for name in columns or () if name in self.left_out]:
+            raise self._not_written(missing)
+        return read(self.path, self.schema, list(self.named_in(None).columns) if columns is None else columns)
 
     def to_spark(self, spark: SparkSession) -> DataFrame:
         """A lazy DataFrame of the session; no job runs, since the schema is known."""
-        return _open(spark, self.schema, [self.url])
+        return _open(spark, self.named_in(None).schema, [self.url])
 
     def to_json(self) -> dict[str, Any]:
-        return {MARK: VERSION} | {name: getattr(self, name) for name in _FIELDS}
+        pruned = {"left_out": list(self.left_out), "task_id": self.task_id} if self.left_out else {}
+        return {MARK: VERSION} | {name: getattr(self, name) for name in _FIELDS} | pruned
 
     def __str__(self) -> str:
         return self.url
@@ -74,6 +112,7 @@ class DataFrames(Sequence["DataFrame"]):
             raise ValueError("There is no DataFrame to read: the list is empty, so the columns are unknown.")
         first = self.references[0]
         for other in self.references:
+            other.named_in(None)
             if other.columns != first.columns:
                 raise ValueError(
                     f"{other} has the columns {other.columns}, but {first} has {first.columns}; union() needs equal columns."
@@ -125,7 +164,10 @@ def opened(value: Any, spark: SparkSession) -> Any:
 
 def _reference(value: Mapping[str, Any]) -> Any:
     """The reference, or the object itself if user code used our key for something else."""
-    return DataFrameReference(**{name: value[name] for name in _FIELDS}) if value.keys() >= {*_FIELDS} else dict(value)
+    if not value.keys() >= {*_FIELDS}:
+        return dict(value)
+    pruned = {"left_out": tuple(value["left_out"]), "task_id": value["task_id"]} if "left_out" in value else {}
+    return DataFrameReference(**{name: value[name] for name in _FIELDS}, **pruned)
 
 
 def _open(spark: SparkSession, schema: Mapping[str, Any], urls: Sequence[str]) -> DataFrame:

@@ -194,14 +194,16 @@ class MappedOperator(AbstractOperator):
     def expand_spec(self) -> dict[str, Any]:
         return self.expansion.spec()
 
+    def inputs(self) -> list[Any]:
+        return [*(value for name, value in self.given.items() if name in self.template_fields), self.expansion.inputs]
+
     def link_results(self) -> None:
         """Add an edge from every task whose result is expanded over or shared by all instances."""
-        templated = {name: value for name, value in self.given.items() if name in self.template_fields}
         for name, value in self.given.items():
-            if name not in templated and isinstance(value, XComArg):
+            if name not in self.template_fields and isinstance(value, XComArg):
                 fields = ", ".join(self.template_fields) or "none"
                 raise self.argument_checks().refuse(f"{name} cannot take the result of a task; template fields can ({fields}).")
-        for result in (*results_in(templated), *self.expansion.results()):
+        for result in results_in(self.inputs()):
             for upstream in result.leaves:
                 link(upstream, self)
 

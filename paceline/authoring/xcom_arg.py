@@ -30,18 +30,21 @@ else:
 
 
 _MISSING: Any = object()
+#: The key or number of a part of a result, or columns of a DataFrame.
+Step = str | int | tuple[str, ...]
 
 
 class XComArg(Markable, _AnyValue, Generic[T_co]):  # type: ignore[misc]
     """The future result of a task: the XCom that `operator` pushes under `key`, or the part of it at `path`.
 
-    `result["rows"][0]` has the path ("rows", 0). Use it in template fields and arguments of @task functions, or map over
-    it. The DAG file cannot loop over it, because the value is known only at run time.
+    `result["rows"][0]` has the path ("rows", 0), and `result[["day", "amount"]]`, two columns of a DataFrame, (("day", "amount"),).
+    Use it in template fields and arguments of @task functions, or map over it. The DAG file cannot loop over it, because the value
+    is known only at run time.
     """
 
     __slots__ = ("key", "operator", "path")
 
-    def __init__(self, operator: Node, key: str = RETURN_KEY, path: tuple[str | int, ...] = ()) -> None:
+    def __init__(self, operator: Node, key: str = RETURN_KEY, path: tuple[Step, ...] = ()) -> None:
         self.operator = operator
         self.key = key
         self.path = path
@@ -70,9 +73,13 @@ class XComArg(Markable, _AnyValue, Generic[T_co]):  # type: ignore[misc]
     def _marked(self) -> Node:
         return self.operator
 
-    def __getitem__(self, item: str | int) -> XComArg:
-        if isinstance(item, bool) or not isinstance(item, str | int):
-            raise fault(f"The result of task {self.operator.task_id!r} takes a str or int subscript, not {item!r}.")
+    def __getitem__(self, item: Step | list[str]) -> XComArg:
+        if isinstance(item, list | tuple) and item and all(isinstance(name, str) for name in item):
+            item = tuple(item)
+        elif isinstance(item, bool) or not isinstance(item, str | int):
+            raise fault(
+                f"The result of task {self.operator.task_id!r} takes a str or int subscript, or a list of columns, not {item!r}."
+            )
         return XComArg(self.operator, self.key, (*self.path, item))
 
     def __iter__(self) -> NoReturn:
@@ -149,10 +156,10 @@ class XComArg(Markable, _AnyValue, Generic[T_co]):  # type: ignore[misc]
         group = self.operator.mapped_group_id
         return group is None or context["task"].mapped_group_id != group
 
-    def _each(self, value: Any, path: tuple[str | int, ...], context: Mapping[str, Any]) -> Any:
+    def _each(self, value: Any, path: tuple[Step, ...], context: Mapping[str, Any]) -> Any:
         return [self._follow(item, path) for item in value] if path and self._is_many(context) else self._follow(value, path)
 
-    def _follow(self, value: Any, path: tuple[str | int, ...]) -> Any:
+    def _follow(self, value: Any, path: tuple[Step, ...]) -> Any:
         for item in path:
             try:
                 value = value[item]
@@ -192,7 +199,7 @@ class CombinedResult(XComArg):
     def leaves(self) -> Sequence[Node]:
         return list(dict.fromkeys(operator for part in self.parts for operator in part.leaves))
 
-    def __getitem__(self, item: str | int) -> XComArg:
+    def __getitem__(self, item: Step | list[str]) -> XComArg:
         raise fault(f"{self!r} takes no subscript; use .map(lambda entry: entry[{item!r}]).")
 
     def __str__(self) -> str:

@@ -8,14 +8,16 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from paceline.authoring import scope, templates
 from paceline.authoring.asset import TABLE, Asset
 from paceline.authoring.connection import Connection
+from paceline.authoring.frames import DataFrameReference
 from paceline.authoring.graph import Graph, link
 from paceline.authoring.operator import Operator
 from paceline.authoring.source import Location, fault
@@ -84,6 +86,8 @@ class SQLExecuteQueryOperator(Operator):
     template_fields: Sequence[str] = ("sql", "parameters", "conn_id", "database", "hook_params")
     template_ext: Sequence[str] = EXTENSIONS
     sql: Any
+    #: The DataFrames of other tasks that its SQL may name.
+    frames: Mapping[str, DataFrameReference] = MappingProxyType({})
 
     def __init__(
         self,
@@ -226,7 +230,8 @@ class SQLExecuteQueryOperator(Operator):
             return self._processed(self._on_spark(script, parameters, context["spark"]))
         from paceline.tables.duckdb_engine import DuckDbEngine
 
-        engine = DuckDbEngine(writes.catalog_of(context), None if self.write == "append" else self._insert)
+        catalog = writes.catalog_of(context) if script.reads or script.writes else None
+        engine = DuckDbEngine(catalog, None if self.write == "append" else self._insert, self.frames)
         return self._processed(engine.run(script, parameters, self.max_rows))
 
     def _processed(self, result: Any) -> Any:
@@ -241,6 +246,10 @@ class SQLExecuteQueryOperator(Operator):
 
     def _on_spark(self, script: Script, parameters: Mapping[str, Any], spark: Any) -> list[tuple[Any, ...]] | None:
         rows = None
+        for name, frame in self.frames.items():
+            beside = texts.names_beside(script.statements, name)
+            if beside is None or beside:
+                frame.named_in(beside).to_spark(spark).createOrReplaceTempView(name)
         for one in script.statements:
             rows, query = None, texts.query_of(one.tree) if self.write != "append" and one.tree.key == "insert" else None
             used = texts.parameters_of(one.tree if query is None else query) & parameters.keys()
@@ -294,6 +303,7 @@ def _join(first: SQLExecuteQueryOperator, second: SQLExecuteQueryOperator) -> No
 class DecoratedSQLOperator(PythonOperator, SQLExecuteQueryOperator):
     """`@task.sql`: the function returns the SQL, or the path of a .sql file, which is rendered as a template.
 
+    With DuckDB or Spark, a parameter that receives the DataFrame of another task is a table with its name.
     The SQL of a function that only returns literals is parsed with the DAG file.
     """
 
@@ -311,10 +321,24 @@ class DecoratedSQLOperator(PythonOperator, SQLExecuteQueryOperator):
             yield from self._known(text, Location(file, line), dag)
 
     def execute(self, context: Mapping[str, Any]) -> object:
+        self.frames = {name: value for name, value in self._given().items() if isinstance(value, DataFrameReference)}
         returned = self.call(context)
         renderer = templates.Renderer(self.dag, EXTENSIONS, owner=f"Task {self.task_id!r}", native=False)
         self.sql = renderer.render(returned, context, "sql")
         return self.run(self.sql, context)
+
+    def columns_of(self, result: XComArg) -> Collection[str] | None:
+        places = [name for name, value in self._given().items() if value is result] if isinstance(self.op_kwargs, Mapping) else []
+        known = [texts.without_templates(text) for text, _, _ in self.known_texts(self.dag)]
+        if len(places) != 1 or None in known or len(known) != len(_returned(self.python_callable)) or self.engine == "connection":
+            return None
+        statements = [one for text in known for one in texts.parse(text or "", self.engine).statements]
+        return texts.names_beside(statements, places[0]) or None
+
+    def _given(self) -> dict[str, Any]:
+        """The arguments of the function, by the names of its parameters."""
+        signature = inspect.signature(self.python_callable)
+        return signature.bind_partial(*self._placed([*signature.parameters.values()], {}), **self.op_kwargs).arguments
 
 
 def _returned(function: Callable[..., Any]) -> list[tuple[str, int]]:

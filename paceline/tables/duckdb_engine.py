@@ -6,10 +6,11 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.authoring.frames import DataFrameReference
 from paceline.exceptions import PacelineError
 from paceline.tables import sql, writes
 from paceline.tables.sql import Script, Statement
@@ -18,7 +19,6 @@ from paceline.tables.writes import SOURCE
 if TYPE_CHECKING:
     import pyarrow as pa
     from duckdb import DuckDBPyConnection
-    from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
 Rows = list[tuple[Any, ...]]
@@ -39,9 +39,12 @@ _TRANSFORMS = {"years": "year", "months": "month", "days": "day", "hours": "hour
 class DuckDbEngine:
     """Runs scripts in the dialect of DuckDB. Each statement sees what the ones before it wrote."""
 
-    catalog: Catalog
+    #: None for scripts that name no table of it.
+    catalog: Any
     #: In place of an append, for the INSERT statements.
     insert: Insert | None = None
+    #: DataFrames of other tasks, by the names that statements have for them.
+    frames: Mapping[str, DataFrameReference] = field(default_factory=dict)
 
     def run(self, script: Script, parameters: Mapping[str, Any], limit: int) -> Rows | None:
         """Run the statements; the rows of the last one, if it is a query. PacelineError if it has more than `limit`."""
@@ -74,11 +77,15 @@ class DuckDbEngine:
         with tempfile.TemporaryDirectory(prefix="paceline-duckdb-") as folder:
             with duckdb.connect(config={"temp_directory": folder}) as database:
                 database.execute(f"attach '{Path(folder) / 'tables.db'}' as {sql.CATALOG}; use {sql.CATALOG}; set TimeZone = 'UTC'")
-                wanted = wanted_columns(statement)
+                wanted = sql.names_in(statement)
                 copied = {statement.target} if isinstance(statement.tree, exp.Merge | exp.Delete | exp.Update) else set()
                 for name in statement.reads:
                     if name not in copied and self.catalog.table_exists(name):
                         show(database, name, self.catalog.load_table(name), wanted)
+                for name, frame in self.frames.items():
+                    beside = sql.names_beside([statement], name)
+                    if beside is None or beside:
+                        show_frame(database, name, frame.named_in(beside))
                 yield database
 
     def _query(self, database: DuckDBPyConnection, one: Statement, parameters: Mapping[str, Any], limit: int) -> Rows | None:
@@ -189,6 +196,18 @@ def show(database: DuckDBPyConnection, name: str, table: Table, wanted: set[str]
     database.execute(f"create {'table' if copied else 'view'} {quoted(name)} as from {source}")
 
 
+def show_frame(database: DuckDBPyConnection, name: str, frame: DataFrameReference) -> None:
+    """Make the DataFrame of another task readable under a name. DuckDB reads only the rows and columns that it needs."""
+    from fsspec.core import url_to_fs
+    from pyarrow import dataset
+
+    files, folder = url_to_fs(frame.path)
+    source = f"paceline_frame_{name}"
+    database.register(source, dataset.dataset(folder, filesystem=files, format="parquet"))
+    columns = ", ".join('"' + column.replace('"', '""') + '"' for column in frame.columns)
+    database.execute(f'create view "{name}" as select {columns} from "{source}"')
+
+
 def _files(table: Table) -> str | None:
     """What reads the files of a table by field ID; None if DuckDB cannot read them as they are."""
     types = [_type(str(field.field_type)) for field in table.schema().fields]
@@ -216,18 +235,6 @@ def _type(kind: str) -> str | None:
 
 def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
-
-
-def wanted_columns(statement: Statement) -> set[str] | None:
-    """All names in a statement, among which its columns are; None if a `*` or the name of a table stands for columns."""
-    from sqlglot import exp
-
-    tree = statement.tree
-    tables = {name.alias_or_name.lower() for name in tree.find_all(exp.Table)}
-    natural = any(join.args.get("method") == "NATURAL" for join in tree.find_all(exp.Join))
-    if natural or tree.find(exp.Star) or any(column.name.lower() in tables for column in tree.find_all(exp.Column)):
-        return None
-    return {name.name.lower() for name in tree.find_all(exp.Identifier)}
 
 
 def _partitions(tree: Any) -> Iterator[tuple[str, str]]:

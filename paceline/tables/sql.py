@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -207,6 +207,41 @@ def _name(table: Any) -> str | None:
     if len(parts) > 2 and parts[0].lower() == CATALOG:
         parts = parts[1:]
     return None if len(parts) < 2 or any(_STAND_IN.search(part) for part in parts) else ".".join(parts)
+
+
+def names_in(statement: Statement) -> set[str] | None:
+    """In lower case, all names in a statement, among which its columns are; None if something else may stand for columns.
+
+    That is a `*`, the name of a table, a template, a list of names for the columns of a table, or what sqlglot does not know.
+    """
+    from sqlglot import exp
+
+    tree = statement.tree
+    tables = {name.alias_or_name.lower() for name in tree.find_all(exp.Table)}
+    names = {name.name.lower() for name in tree.find_all(exp.Identifier)}
+    unclear = (
+        tree.find(exp.Columns, exp.Command, exp.Describe, exp.Pivot, exp.PositionalColumn, exp.Summarize) is not None
+        or any(not isinstance(star.parent, exp.Count) for star in tree.find_all(exp.Star))
+        or any(join.args.get("method") == "NATURAL" for join in tree.find_all(exp.Join))
+        or any(column.name.lower() in tables for column in tree.find_all(exp.Column))
+        or any(alias.columns and isinstance(alias.parent, exp.Table) for alias in tree.find_all(exp.TableAlias))
+        or any(_STAND_IN.search(name) for name in names)
+    )
+    return None if unclear else names
+
+
+def names_beside(statements: Iterable[Statement], table: str) -> set[str] | None:
+    """All names in those statements that read a table without a namespace, as `names_in` has them; empty if none reads it."""
+    from sqlglot import exp
+
+    found: set[str] = set()
+    for one in statements:
+        if any(not name.db and name.name.lower() == table.lower() for name in one.tree.find_all(exp.Table)):
+            names = names_in(one)
+            if names is None:
+                return None
+            found |= names
+    return found
 
 
 def columns(script: Script, dialect: str) -> Sources:

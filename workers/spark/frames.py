@@ -9,9 +9,12 @@ import json
 import re
 import sys
 import threading
+from collections.abc import Collection
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from paceline.authoring import pruning
 from paceline.authoring.abstract_operator import AbstractOperator
 from paceline.authoring.frames import DataFrameReference
 from paceline.exceptions import FailTask, PacelineError
@@ -53,19 +56,38 @@ class DataFrameNotWrittenError(PacelineError):
     """A DataFrame that a task returned could not be written."""
 
 
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """A DataFrame with its places in the return value: the keys and numbers that lead to each."""
+
+    frame: "DataFrame"
+    paths: list[tuple[str | int, ...]] = field(default_factory=list)
+
+    def url(self, folder: str) -> str:
+        """Where it is written, in the folder of the try."""
+        return "/".join([folder, *(component(str(step)) for step in self.paths[0])])
+
+    def columns(self, operator: AbstractOperator) -> list[str]:
+        """The columns to write: those that tasks take, or all."""
+        taken = [pruning.taken(operator, path) for path in self.paths]
+        names = [name for each in taken for name in each or ()]
+        every = list(self.frame.columns)
+        return every if None in taken else [name for name in every if name.lower() in names] or every
+
+
 def stored(value: object, operator: AbstractOperator, ti: Any, settings: Settings) -> object:
     """Write each DataFrame in `value`, and return `value` with references in their place.
 
     DataFrameNotWrittenError if the file system cannot store one; FailTask for one that cannot be written at all.
     """
     place = _place(ti, settings, ti.run_key, ti.external_executor_id)
-    frames: dict[int, tuple[DataFrame, str]] = {}
+    frames: dict[int, Returned] = {}
     if operator.do_xcom_push:
-        _collect(value, place.url, frames)
+        _collect(value, (), frames)
     if not frames:
         return value
     data_folder.delete_earlier(place)
-    return _replaced(value, _all_written(frames))
+    return _replaced(value, _all_written(frames, operator, place.url))
 
 
 def discard(claim: Claim, settings: Settings) -> None:
@@ -79,16 +101,16 @@ def _place(source: Any, settings: Settings, run_key: int, dispatch_id: str) -> P
     return Place(data_url=settings.data_url, run_key=run_key, dispatch_id=dispatch_id, **same)
 
 
-def _collect(value: Any, url: str, frames: "dict[int, tuple[DataFrame, str]]") -> None:
-    """Collect each DataFrame and its URL by its `id()`, so that one that is returned twice is written once."""
+def _collect(value: Any, path: tuple[str | int, ...], frames: dict[int, Returned]) -> None:
+    """Collect each DataFrame by its `id()`, so that one that is returned twice is written once."""
     if isinstance(value, _frame_classes()):
-        frames.setdefault(id(value), (value, url))
+        frames.setdefault(id(value), Returned(value)).paths.append(path)
     elif isinstance(value, dict):
         for key, item in value.items():
-            _collect(item, f"{url}/{component(str(key))}", frames)
+            _collect(item, (*path, str(key)), frames)
     elif isinstance(value, list | tuple):
         for number, item in enumerate(value):
-            _collect(item, f"{url}/{number}", frames)
+            _collect(item, (*path, number), frames)
 
 
 def _frame_classes() -> tuple[type, ...]:
@@ -109,21 +131,24 @@ def _replaced(value: Any, written: dict[int, DataFrameReference]) -> Any:
     return value
 
 
-def _all_written(frames: "dict[int, tuple[DataFrame, str]]") -> dict[int, DataFrameReference]:
+def _all_written(frames: dict[int, Returned], operator: AbstractOperator, folder: str) -> dict[int, DataFrameReference]:
     """Write the DataFrames in parallel, because planning one, or writing a small one, uses only one core."""
     from pyspark import __version__, inheritable_thread_target
 
-    first, _ = next(iter(frames.values()))
-    for frame, _ in frames.values():
+    first = next(iter(frames.values())).frame
+    for one in frames.values():
         for key, value in WRITTEN_AS.items():
             # Set in the session, since a writer has no such options. The session ends after this with its task.
-            frame.sparkSession.conf.set(key, value)
+            one.frame.sparkSession.conf.set(key, value)
     pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="write")
     try:
         # Before Spark 4.0, it takes only the function itself.
         inherit = inheritable_thread_target if __version__.startswith("3.") else inheritable_thread_target(first.sparkSession)
         write = inherit(_written)
-        writes = {key: pool.submit(write, *frame_and_url) for key, frame_and_url in frames.items()}
+        writes = {
+            key: pool.submit(write, one.frame, one.url(folder), one.columns(operator), operator.task_id)
+            for key, one in frames.items()
+        }
         ended, _ = wait(writes.values(), return_when=FIRST_EXCEPTION)
         # If one failed, wait for the others: they must not write files after their folder was deleted.
         pool.shutdown(cancel_futures=True)
@@ -135,11 +160,14 @@ def _all_written(frames: "dict[int, tuple[DataFrame, str]]") -> dict[int, DataFr
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _written(frame: "DataFrame", url: str) -> DataFrameReference:
+def _written(frame: "DataFrame", url: str, columns: Collection[str], task_id: str) -> DataFrameReference:
     from pyspark.sql import Observation, functions
 
     if frame.isStreaming:
         raise FailTask("A streaming DataFrame cannot be returned: write it with writeStream, and return its path.")
+    left_out = tuple(name for name in frame.columns if name not in columns)
+    if left_out:
+        frame = frame.select(*(f"`{name.replace('`', '``')}`" for name in columns))
     observation = Observation()
     try:
         frame.observe(observation, functions.count(functions.lit(1)).alias("rows")).write.options(**WRITTEN_ONCE).parquet(url)
@@ -158,8 +186,9 @@ def _written(frame: "DataFrame", url: str) -> DataFrameReference:
         )
     rows = _observed(observation)
     return DataFrameReference(
-        url=url, schema=json.loads(frame.schema.json()), rows=_counted(url) if rows is None else rows, bytes=size
-    )
+        url=url, schema=json.loads(frame.schema.json()), rows=_counted(url) if rows is None else rows, bytes=size,
+        left_out=left_out, task_id=task_id if left_out else "",
+    )  # fmt: skip
 
 
 def refusal(text: str) -> str | None:

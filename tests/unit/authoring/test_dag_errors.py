@@ -220,7 +220,7 @@ def test_a_call_that_does_not_fit_the_function_is_refused(call: Callable[[Any], 
         (lambda: EmptyOperator(task_id="t") >> 3, "An edge joins tasks"),
         (lambda: EmptyOperator(task_id="t", dag=DAG("a")) >> EmptyOperator(task_id="u", dag=DAG("b")), "within one DAG"),
         (lambda: list(EmptyOperator(task_id="t").output), "cannot loop over it"),
-        (lambda: EmptyOperator(task_id="t").output[1.5], "str or int subscript"),
+        (lambda: EmptyOperator(task_id="t").output[1.5], "str or int subscript, or a list of columns"),
     ],
 )
 def test_other_mistakes(write: Callable[[], Any], words: str) -> None:

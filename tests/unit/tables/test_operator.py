@@ -3,11 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from pyiceberg.catalog.sql import SqlCatalog
 
 from paceline import DAG, Asset, task
-from paceline.exceptions import DagError, PacelineError
+from paceline.authoring.frames import DataFrameReference
+from paceline.exceptions import DagError, PacelineError, XComError
 from paceline.operators import SQLExecuteQueryOperator
 from paceline.quality import ExpectationError, expect
 from scheduler.serialized import authored
@@ -180,3 +183,32 @@ def test_checks_run_after_the_sql(catalog: SqlCatalog, in_task: InTask) -> None:
         ran(one, values | {"n": 1})
         with pytest.raises(ExpectationError, match=r"sales\.x: n is at least 1 - broken by 1 row"):
             ran(one, values | {"n": 0})
+
+
+def test_a_dataframe_of_another_task_is_a_table_with_the_name_of_its_parameter(in_task: InTask, tmp_path: Path) -> None:
+    folder = tmp_path / "frame"
+    folder.mkdir()
+    parquet.write_table(pa.table({"day": [1, 1, 2], "amount": [1, 2, 3], "note": ["x", "y", "z"]}), folder / "part.parquet")
+    fields = [{"name": "day", "type": "long"}, {"name": "amount", "type": "long"}]
+    pruned = DataFrameReference(
+        url=f"file://{folder}", schema={"type": "struct", "fields": fields}, rows=3, bytes=1, left_out=("note",), task_id="load"
+    )
+
+    def days(orders: Any) -> str:
+        return "create table sales.days as select day, sum(amount)::int as n from orders group by 1; from sales.days order by day"
+
+    def notes(orders: Any) -> str:
+        return "select note from orders"
+
+    def selected(orders: Any) -> str:
+        return "select * from orders order by all limit 1"
+
+    with DAG("shop") as dag:
+        for function, frame in ((days, pruned), (notes, pruned), (selected, pruned[["day"]])):
+            task.sql(function)(frame)
+    with in_task() as values:
+        values["conn"] = values["var"] = None
+        assert ran(dag.get_task("days"), values) == [(1, 3), (2, 3)]
+        assert ran(dag.get_task("selected"), values) == [(1,)]
+        with pytest.raises(XComError, match="'load' left 'note' out"):
+            ran(dag.get_task("notes"), values)

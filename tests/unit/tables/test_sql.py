@@ -101,3 +101,24 @@ def test_parameters_are_written_as_duckdb_has_them() -> None:
     (one,) = sql.parse("select :day, ':day', a::int, b[1:n], {'a':day}, (:n) -- :x", "duckdb").statements
     assert one.text == "select $day, ':day', a::int, b[1:n], {'a':day}, ($n)"
     assert one.parameters == {"day", "n"}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("select o.day from orders o where Shop = 1", {"o", "orders", "day", "shop"}),
+        ("select count(*) as n from orders join s.t using (shop)", {"n", "orders", "s", "t", "shop"}),
+        ("select day from orders; select * from others", {"orders", "day"}),
+        ("select 1", set()),
+        ("select day from s.orders", set()),
+        *((text, None) for text in (
+            "from orders", "select o.* from orders o", "select orders from orders", "select a from orders as t(a, b)",
+            "select {{ x }} from orders", "select #2, day from orders", "select columns('a.*') from orders", "summarize orders",
+            "select day from orders natural join others", "pivot orders on day using sum(amount)",
+        )),
+    ],
+)  # fmt: skip
+def test_the_names_beside_a_table_are_all_that_its_columns_can_be(text: str, names: set[str] | None) -> None:
+    plain = sql.without_templates(text)
+    assert plain is not None
+    assert sql.names_beside(sql.parse(plain, "duckdb").statements, "orders") == names

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 from support.spark_state import kept
 from support.waiting import eventually
 
 from scheduler.settings import data_folder
-from scheduler.store.actions import delete
+from scheduler.store.actions import clear, delete
 from scheduler.store.db.database import transact
+from scheduler.store.runs.selection import Runs, Tasks
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -257,3 +259,79 @@ def test_a_full_disk_fails_the_task_with_one_sentence_and_leaves_no_reference(be
             worker.process.wait()
         subprocess.run(["umount", "-l", disk], check=True)
         shutil.rmtree(disk, ignore_errors=True)
+
+
+PRUNED = """
+@task.pyspark
+def sales(spark):
+    frame = spark.range(100).selectExpr("id", "id % 7 as day", "id * 2 as `the.amount`", "repeat('x', 100) as note")
+    return {"some": frame, "all": frame.limit(3)}
+
+@task.pyspark
+def by_day(frame):
+    return [frame.columns, frame.groupBy().sum("day").first()[0]]
+
+@task
+def pandas(frame):
+    return [list(frame.columns), int(frame.to_pandas()["the.amount"].sum())]
+
+@task.sql
+def duckdb(orders):
+    return 'select day, count(*) as n from orders where day < 2 group by day order by day'
+
+@task.sql(engine="spark")
+def spark(orders):
+    return 'select sum(`the.amount`) from orders where day = 1'
+
+@task.pyspark
+def whole(frame):
+    return frame.where("id = 1").first().asDict()
+
+def pull(ti, name):
+    return ti.xcom_pull(name)["some"]
+
+@task.pyspark
+def hidden(spark, ti):
+    pull(ti, "sales").to_spark(spark)
+
+@dag(schedule=None)
+def d():
+    result = sales()
+    some = result["some"]
+    by_day(some[["day"]]), pandas(some[["the.amount"]]), duckdb(some), spark(some), whole(result["all"])
+    by_day.override(task_id="typo")(some[["dya"]])
+    hidden() << result.operator
+d()
+"""
+
+
+@pytest.mark.long
+def test_a_column_that_no_task_takes_is_not_written(bench: Any) -> None:
+    bench.worker(queues="default,spark")
+
+    run = bench.run(PRUNED, timeout_s=400)
+
+    states = bench.scenario.states(run)
+    assert {name for name, state in states.items() if state == "failed"} == {"hidden", "typo"}, bench.output
+    written = value(bench, "sales")
+    assert parquet.read_schema(next(Path(written["some"]["url"][7:]).glob("*.parquet"))).names == ["day", "the.amount"]
+    assert (written["some"]["rows"], written["some"]["left_out"]) == (100, ["id", "note"])
+    assert value(bench, "by_day") == [["day"], 295]
+    assert value(bench, "pandas") == [["the.amount"], 9900]
+    assert value(bench, "duckdb") == [[0, 15], [1, 15]]
+    assert value(bench, "spark") == [[1500]]
+    assert value(bench, "whole") == {"id": 1, "day": 1, "the.amount": 2, "note": "x" * 100}
+    assert "has no column 'dya'; its columns are day, the.amount, id, note" in bench.last_line("typo")
+    assert "The task 'sales' left 'id', 'note' out of its DataFrame" in bench.last_line("hidden")
+
+    # A newer version reads a column that was left out: it must not find it empty, but say what to clear.
+    file, core = bench.settings.dags_folder / "example.py", bench.settings.core
+    file.write_text(file.read_text().replace('some[["day"]]', 'some[["day", "note"]]'))
+    transact(bench.scenario.engine, clear.clear, Runs(dag_id="d"), Tasks(task_ids=("by_day",)), core=core)
+    bench.wait(run, timeout_s=100)
+    assert bench.scenario.states(run)["by_day"] == "failed"
+    assert "The task 'sales' left 'note' out of its DataFrame" in bench.last_line("by_day", 2)
+
+    transact(bench.scenario.engine, clear.clear, Runs(dag_id="d"), Tasks(task_ids=("sales", "by_day")), core=core)
+    bench.wait(run, timeout_s=100)
+    assert value(bench, "by_day") == [["day", "note"], 295]
