@@ -18,6 +18,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import duckdb
+
 from bench.flights_conf import CONF
 from bench.measure import calibrate
 from bench.options import Options, Piece
@@ -26,17 +28,14 @@ from bench.stack import Stack
 ROWS, SMALL_ROWS = 3_000_000, 3_000
 #: The default queue of PySpark tasks, which one worker with one JVM takes beside the default queue.
 QUEUES = "default,spark"
-RUN_S, PROGRAM_S = 900.0, 900.0
+RUN_S = 900.0
 #: Turns of warm runs after the cold ones, each forward and backward.
 WARM = 1
-SOURCE = """\
-from pyspark.sql import SparkSession
-
-spark = SparkSession.builder.config(map={conf}).getOrCreate()
-spark.range({rows}).selectExpr(
-    "id", "cast(id % 365 as int) as day", "pmod(hash(id), 40) as shop", "pmod(hash(id, 1), 200000) as customer",
-    "cast(id % 7 as int) as quantity", "hash(id, 2) % 1000 as price", "sha2(cast(id as string), 256) as text",
-).write.parquet({source!r})
+SOURCE = """
+    copy (select range::int as id, (range % 365)::int as day, (hash(range) % 40)::int as shop,
+                 (hash(range, 1) % 200000)::int as customer, (range % 7)::int as quantity,
+                 (hash(range, 2) % 1000)::int - 500 as price, sha256(range::varchar) as text
+            from range({rows})) to '{file}' (row_group_size 100000)
 """
 STEPS = """\
 def orders(spark):
@@ -112,10 +111,9 @@ def measure(options: Options) -> Piece:
     """`frames`: by DAG, the medians of its time over that of the script, cold and warm, with their spread, and what it wrote."""
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        source = str(folder / "orders")
-        with _program(folder, SOURCE.format(conf=CONF, rows=SMALL_ROWS if options.small else ROWS, source=source)) as written:
-            _ended(written, folder)
-        steps = STEPS.format(source=source)
+        source = folder / "orders.parquet"
+        duckdb.sql(SOURCE.format(rows=SMALL_ROWS if options.small else ROWS, file=source))
+        steps = STEPS.format(source=str(source))
         with Stack({"frames.py": steps + DAGS}, concurrency=1, queues=QUEUES) as stack:
             found = Sides(stack=stack, folder=folder, script=steps + SCRIPT.format(conf=CONF))
             for _ in range(options.iterations):
@@ -140,7 +138,7 @@ class Sides:
         """Each side cold, then all in turns, forward and backward, with the JVMs that are there."""
         self.stack.stop_processes()
         began = time.time()
-        with _program(self.folder, self.script) as script:
+        with _script(self.folder, self.script) as script:
             self._round(script, self.cold["script"], began)
             for dag_id in SIDES[1:]:
                 self.stack.stop_processes()
@@ -161,7 +159,7 @@ class Sides:
             print(file=script.stdin, flush=True)
         line = script.stdout.readline()
         if not line:
-            _ended(script, self.folder)
+            raise AssertionError(f"The script ended with {script.wait()}:\n{(self.folder / 'script.log').read_text()[-4000:]}")
         into.append(time.time() - began)
         self._note(json.loads(line))
 
@@ -196,11 +194,11 @@ class Sides:
 
 
 @contextmanager
-def _program(folder: Path, text: str) -> "Iterator[subprocess.Popen[str]]":
-    """A program in a process of its own, which is ended with the block."""
-    program = folder / "program.py"
+def _script(folder: Path, text: str) -> "Iterator[subprocess.Popen[str]]":
+    """The script in a process of its own, which is ended with the block."""
+    program = folder / "script.py"
     program.write_text(text, encoding="utf-8")
-    with (folder / "program.log").open("w", encoding="utf-8") as log:
+    with (folder / "script.log").open("w", encoding="utf-8") as log:
         process = subprocess.Popen(
             [sys.executable, "-P", str(program)], env={**os.environ, "PYSPARK_PYTHON": sys.executable},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
@@ -213,9 +211,3 @@ def _program(folder: Path, text: str) -> "Iterator[subprocess.Popen[str]]":
                 end.close()
         process.terminate()
         process.wait()
-
-
-def _ended(process: "subprocess.Popen[str]", folder: Path) -> None:
-    """Wait for the end of a program. AssertionError if it failed."""
-    if code := process.wait(PROGRAM_S):
-        raise AssertionError(f"The program ended with {code}:\n{(folder / 'program.log').read_text()[-4000:]}")

@@ -239,11 +239,11 @@ class AbstractOperator(Markable, Node, Executable, metaclass=OperatorMeta):
         """The values that tasks pushed, as `ti.xcom_pull` returns them."""
         return context["ti"].xcom_pull(task_ids=task_ids, dag_id=dag_id, key=key, **others)
 
-    def inputs(self) -> list[Any]:
+    def linked_values(self) -> list[Any]:
         """What it may use of other tasks: its template fields, and the values over which it is mapped."""
         return [getattr(self, field) for field in self.template_fields]
 
-    def columns_of(self, result: XComArg) -> Collection[str] | None:
+    def columns_taken(self, result: XComArg) -> Collection[str] | None:
         """In lower case, the columns that it reads of a DataFrame that it gets as a whole; None if it may read all."""
         return None
 
@@ -252,7 +252,7 @@ class AbstractOperator(Markable, Node, Executable, metaclass=OperatorMeta):
         for field in self.template_fields:
             if not hasattr(self, field):
                 raise self.argument_checks().refuse(f"{type(self).__name__} lists the template field {field!r} but never sets it.")
-        for result in results_in(self.inputs()):
+        for result in results_in(self.linked_values()):
             for upstream in result.leaves:
                 link(upstream, self)
         for name, value in vars(self).items():

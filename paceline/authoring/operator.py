@@ -194,7 +194,7 @@ class MappedOperator(AbstractOperator):
     def expand_spec(self) -> dict[str, Any]:
         return self.expansion.spec()
 
-    def inputs(self) -> list[Any]:
+    def linked_values(self) -> list[Any]:
         return [*(value for name, value in self.given.items() if name in self.template_fields), self.expansion.inputs]
 
     def link_results(self) -> None:
@@ -203,7 +203,7 @@ class MappedOperator(AbstractOperator):
             if name not in self.template_fields and isinstance(value, XComArg):
                 fields = ", ".join(self.template_fields) or "none"
                 raise self.argument_checks().refuse(f"{name} cannot take the result of a task; template fields can ({fields}).")
-        for result in results_in(self.inputs()):
+        for result in results_in(self.linked_values()):
             for upstream in result.leaves:
                 link(upstream, self)
 

@@ -25,7 +25,7 @@ def taken(producer: AbstractOperator, path: tuple[Step, ...]) -> Collection[str]
     if producer.dag is None:
         return None
     for task in producer.downstream_list:
-        for result in results_in(task.inputs()):
+        for result in results_in(task.linked_values()):
             if producer.task_id in {leaf.task_id for leaf in result.leaves}:
                 columns = _columns(task, result, path)
                 if columns is None:
@@ -46,7 +46,7 @@ def _columns(task: AbstractOperator, result: XComArg, path: tuple[Step, ...]) ->
         return ()
     if len(steps) != len(path):
         return None
-    return task.columns_of(result) if columns is None else columns
+    return task.columns_taken(result) if columns is None else columns
 
 
 def _from_the_end(step: Step) -> bool:
@@ -57,7 +57,7 @@ def _may_pull(task: AbstractOperator, task_id: str) -> bool:
     """Whether a template or the function of a task has `xcom_pull` and the ID of the other task."""
     function = getattr(task, "given", vars(task)).get("python_callable")
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
-    texts = [*_texts(task.inputs()), *([] if code is None else [" ".join(_words(code))])]
+    texts = [*_texts(task.linked_values()), *([] if code is None else [" ".join(_words(code))])]
     return any("xcom_pull" in text and task_id in text for text in texts)
 
 

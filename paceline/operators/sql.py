@@ -87,7 +87,7 @@ class SQLExecuteQueryOperator(Operator):
     template_ext: Sequence[str] = EXTENSIONS
     sql: Any
     #: The DataFrames of other tasks that its SQL may name.
-    frames: Mapping[str, DataFrameReference] = MappingProxyType({})
+    sql_frames: Mapping[str, DataFrameReference] = MappingProxyType({})
 
     def __init__(
         self,
@@ -231,7 +231,7 @@ class SQLExecuteQueryOperator(Operator):
         from paceline.tables.duckdb_engine import DuckDbEngine
 
         catalog = writes.catalog_of(context) if script.reads or script.writes else None
-        engine = DuckDbEngine(catalog, None if self.write == "append" else self._insert, self.frames)
+        engine = DuckDbEngine(catalog, None if self.write == "append" else self._insert, self.sql_frames)
         return self._processed(engine.run(script, parameters, self.max_rows))
 
     def _processed(self, result: Any) -> Any:
@@ -246,7 +246,7 @@ class SQLExecuteQueryOperator(Operator):
 
     def _on_spark(self, script: Script, parameters: Mapping[str, Any], spark: Any) -> list[tuple[Any, ...]] | None:
         rows = None
-        for name, frame in self.frames.items():
+        for name, frame in self.sql_frames.items():
             beside = texts.names_beside(script.statements, name)
             if beside is None or beside:
                 frame.named_in(beside).to_spark(spark).createOrReplaceTempView(name)
@@ -321,13 +321,13 @@ class DecoratedSQLOperator(PythonOperator, SQLExecuteQueryOperator):
             yield from self._known(text, Location(file, line), dag)
 
     def execute(self, context: Mapping[str, Any]) -> object:
-        self.frames = {name: value for name, value in self._given().items() if isinstance(value, DataFrameReference)}
+        self.sql_frames = {name: value for name, value in self._given().items() if isinstance(value, DataFrameReference)}
         returned = self.call(context)
         renderer = templates.Renderer(self.dag, EXTENSIONS, owner=f"Task {self.task_id!r}", native=False)
         self.sql = renderer.render(returned, context, "sql")
         return self.run(self.sql, context)
 
-    def columns_of(self, result: XComArg) -> Collection[str] | None:
+    def columns_taken(self, result: XComArg) -> Collection[str] | None:
         places = [name for name, value in self._given().items() if value is result] if isinstance(self.op_kwargs, Mapping) else []
         known = [texts.without_templates(text) for text, _, _ in self.known_texts(self.dag)]
         if len(places) != 1 or None in known or len(known) != len(_returned(self.python_callable)) or self.engine == "connection":

@@ -65,10 +65,10 @@ def test_a_mapped_operator_may_take_its_arguments_out_of_kwargs() -> None:
 #: Attributes that Airflow's operators do not have. An operator of an author or a provider that sets one of them breaks here, so
 #: their names must be unusual: KubernetesPodOperator sets callbacks, Slack's operators blocks and text, AWS Lambda's runtime.
 NOT_IN_AIRFLOW = {
-    "at", "argument_checks", "branches", "declared", "event_callbacks", "exclusive", "execute_hooks", "expand_spec",
-    "link_results", "mapped_group_id", "noticed_events", "outlet_uris", "parent_group_id", "put_after", "put_before", "refused",
-    "render", "rendered_fields", "resolved", "setup_blocks", "sla", "template_owner", "text_or_result", "worker_runtime",
-    "xcom_pull", "xcom_push",
+    "argument_checks", "at", "branches", "columns_taken", "declared", "event_callbacks", "exclusive", "execute_hooks",
+    "expand_spec", "link_results", "linked_values", "mapped_group_id", "noticed_events", "outlet_uris", "parent_group_id",
+    "put_after", "put_before", "refused", "render", "rendered_fields", "resolved", "setup_blocks", "sla", "template_owner",
+    "text_or_result", "worker_runtime", "xcom_pull", "xcom_push",
 }  # fmt: skip
 
 
