@@ -94,6 +94,8 @@ GOALS = (
     Goal("`spark`: heap after 1,000 tasks, over 100", _at("spark", "heap", "last_over_first"), 1.1),
     Goal("`spark`: demo, over the same with spark-submit", _at("demo_over_submit"), 0.33),
     Goal("`spark`: demo, over one script", _at("demo_over_script"), 1.3),
+    Goal("`frames`: seven tasks with selections, cold, over one script", _at("frames", "pruned", "cold_over_script"), 1.1),
+    Goal("`frames`: the same, warm", _at("frames", "pruned", "warm_over_script"), 1.5),
     Goal("`tables`: ms of PostgreSQL for a report that publishes three tables, more than for a plain one",
          _at("tables", "publish", "more", "database_ms"), 5),
     Goal("`tables`: commits of such a report, more than of a plain one", _at("tables", "publish", "more", "commits"), 0),
