@@ -16,6 +16,7 @@ import pytest
 from pyarrow import parquet
 
 from paceline.authoring.frames import DataFrameReference
+from paceline.operators import PythonOperator
 from scheduler.settings import Paths, Settings
 from workers.spark import conf, frames, java
 from workers.spark.sessions import session, session_pool
@@ -118,7 +119,7 @@ def returned(frame: Any, folder: Path) -> DataFrameReference:
     ti = SimpleNamespace(
         dag_id="d", run_id="r", run_key=1, task_id="t", map_index=-1, try_number=1, external_executor_id="00000000-0000-0000-0000-1"
     )
-    found = frames.stored(frame, SimpleNamespace(do_xcom_push=True), ti, Settings(paths=Paths(home=folder)))  # type: ignore[arg-type]
+    found = frames.stored(frame, PythonOperator(task_id="t", python_callable=print), ti, Settings(paths=Paths(home=folder)))
     assert isinstance(found, DataFrameReference)
     return found
 
