@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -130,8 +131,8 @@ class Connect(Local):
         if running(tag):
             return False
         if tag not in self._closed:
-            ask = _close_elsewhere if self.forks else close
-            ask(remote(self._master(), tag), within_s=protocol.left(INTERRUPT_S))
+            url = remote(self._master(), tag)
+            _close_elsewhere(url) if self.forks else close(url, within_s=protocol.left(INTERRUPT_S))
             self._closed.add(tag)
         return True
 
@@ -253,15 +254,21 @@ def failure_within(work: Callable[[], None], within_s: float) -> BaseException |
 
 #: The environment variable with the URL for `main`.
 URL = "SPARK_REMOTE"
+#: Seconds for a process with this client, which loads pandas, pyarrow and gRPC before it asks the server.
+START_S = 60.0
 
 
-def _close_elsewhere(url: str, *, within_s: float) -> None:
-    """`close` in a process of its own: a process that has used gRPC must not fork one that uses it."""
+def _close_elsewhere(url: str) -> None:
+    """`close` in a process of its own: a process that has used gRPC must not fork one that uses it.
+
+    It may take longer than `protocol.until` allows. Else, on a busy machine, no attempt would get as far as the server.
+    """
     try:
-        done = protocol.run(
-            [sys.executable, "-c", f"from {__name__} import main; main()", str(within_s)], "the client of Spark Connect",
-            environment={**os.environ, URL: url}, most_s=within_s,
-        )  # fmt: skip
+        with protocol.until(time.monotonic() + START_S):
+            done = protocol.run(
+                [sys.executable, "-c", f"from {__name__} import main; main()"], "the client of Spark Connect",
+                environment={**os.environ, URL: url}, most_s=START_S,
+            )  # fmt: skip
     except ClusterUnreachableError:
         raise ClusterUnreachableError("the Connect server did not stop its session: it gave no answer") from None
     if done.returncode != 0:
@@ -270,9 +277,11 @@ def _close_elsewhere(url: str, *, within_s: float) -> None:
 
 
 def main() -> None:
-    """Close the session of the URL in the environment, within the seconds of the first argument."""
+    """Close the session of the URL in the environment."""
+    import pyspark.sql.connect.client  # noqa: F401 - loading it does not count as waiting for the server
+
     try:
-        close(os.environ[URL], within_s=float(sys.argv[1]))
+        close(os.environ[URL], within_s=INTERRUPT_S)
     except ClusterUnreachableError as error:
         first, *_ = str(error).splitlines()
         sys.stderr.write(f"{first}\n")

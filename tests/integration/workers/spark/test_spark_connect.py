@@ -251,7 +251,8 @@ d()
 @pytest.mark.long
 @pytest.mark.parametrize("retries", [1, 0], ids=["by the next try", "by a worker of the queue"])
 def test_the_session_of_a_lost_worker_is_closed(bench: Any, server: ConnectServer, retries: int) -> None:
-    more = {"PACELINE_SPARK_ABANDONED_CHECK_INTERVAL": "0.5"}
+    # The client of the server does not even start within the second that the end of an application may take.
+    more = {"PACELINE_SPARK_ABANDONED_CHECK_INTERVAL": "0.5", **({} if retries else {"PACELINE_SPARK_KILL_TIMEOUT": "1"})}
     first = bench.worker(**options(server, **more))
     bench.dag(LOST.replace("RETRIES", str(retries)))
     run = bench.scenario.trigger("d", run_id="r1")
