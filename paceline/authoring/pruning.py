@@ -7,13 +7,12 @@ pulls it. Any other reader of a column that was left out gets an error, see Data
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from types import CodeType
-from typing import Any
 
 from paceline.authoring.abstract_operator import AbstractOperator
 from paceline.authoring.xcom import RETURN_KEY
-from paceline.authoring.xcom_arg import Step, XComArg, results_in
+from paceline.authoring.xcom_arg import Step, XComArg, entries_in, results_in
 
 
 def taken(producer: AbstractOperator, path: tuple[Step, ...]) -> Collection[str] | None:
@@ -57,19 +56,10 @@ def _may_pull(task: AbstractOperator, task_id: str) -> bool:
     """Whether a template or the function of a task has `xcom_pull` and the ID of the other task."""
     function = getattr(task, "given", vars(task)).get("python_callable")
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
-    texts = [*_texts(task.linked_values()), *([] if code is None else [" ".join(_words(code))])]
+    texts = [one for one in entries_in(task.linked_values()) if isinstance(one, str)]
+    if code is not None:
+        texts.append(" ".join(_words(code)))
     return any("xcom_pull" in text and task_id in text for text in texts)
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _texts(item)
-    elif isinstance(value, list | tuple | set | frozenset):
-        for item in value:
-            yield from _texts(item)
 
 
 def _words(code: CodeType) -> Iterator[str]:

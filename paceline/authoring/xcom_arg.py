@@ -174,14 +174,19 @@ class XComArg(Markable, _AnyValue, Generic[T_co]):  # type: ignore[misc]
 
 def results_in(value: object) -> Iterator[XComArg]:
     """Every task result inside `value`, at any depth of lists, tuples, sets and dicts."""
-    if isinstance(value, XComArg):
-        yield value
-    elif isinstance(value, Mapping):
+    return (one for one in entries_in(value) if isinstance(one, XComArg))
+
+
+def entries_in(value: object) -> Iterator[object]:
+    """Every value inside lists, tuples, sets and dicts, at any depth; `value` itself if it is none of these."""
+    if isinstance(value, Mapping):
         for item in value.values():
-            yield from results_in(item)
+            yield from entries_in(item)
     elif isinstance(value, list | tuple | set | frozenset):
         for item in value:
-            yield from results_in(item)
+            yield from entries_in(item)
+    else:
+        yield value
 
 
 class CombinedResult(XComArg):

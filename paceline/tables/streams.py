@@ -24,7 +24,7 @@ _unpublished: set[str] = set()
 def published(write: Callable[[Any, int], object]) -> Callable[[Any, int], None]:
     """Let `foreachBatch(published(write))` publish what `write(frame, number)` has written to tables when it returns, all at once.
 
-    A batch that is repeated after a lost worker is skipped if it was published; else nobody has seen what the lost one wrote.
+    A batch that is repeated after a lost worker is skipped if it was published. If not, nobody can see what the lost worker wrote.
     What the task has written before the batch is published with it. If `write` fails, or another task has changed one of the tables
     meanwhile, the query fails, and the next try of the task repeats the batch; this try publishes no further one.
 

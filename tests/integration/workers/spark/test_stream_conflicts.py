@@ -19,6 +19,12 @@ __all__ = ["jvm", "lake", "settings"]
 pytestmark = pytest.mark.spark
 
 
+def copying(spark: "SparkSession", folder: Path) -> Any:
+    """A query that appends the rows of one table to another."""
+    rows_of_source = spark.readStream.table("sales.source")
+    return rows_of_source.writeStream.option("checkpointLocation", str(folder / "checkpoint")).toTable("sales.copy")
+
+
 def test_a_query_follows_the_table_that_it_reads_and_comes_upon_the_rows_of_others(
     lake: Lake, jvm: WarmJvm, tmp_path: Path
 ) -> None:
@@ -30,11 +36,7 @@ def test_a_query_follows_the_table_that_it_reads_and_comes_upon_the_rows_of_othe
     seen: list[list[int]] = []
 
     def work(spark: "SparkSession") -> Any:
-        query = (
-            spark.readStream.table("sales.source")
-            .writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .toTable("sales.copy")
-        )
+        query = copying(spark, tmp_path)
         try:
             query.processAllAvailable()
             seen.append(ids(copy.refresh()))
@@ -60,11 +62,7 @@ def test_a_query_that_has_not_written_yet_sees_new_rows_of_its_source(lake: Lake
     task = Task(lake, jvm, "d")
 
     def work(spark: "SparkSession") -> Any:
-        query = (
-            spark.readStream.table("sales.source")
-            .writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .toTable("sales.copy")
-        )
+        query = copying(spark, tmp_path)
         try:
             query.processAllAvailable()
             table_tries.follow(lake.scenario.hot.dicts, task.claim)
