@@ -1,9 +1,10 @@
-"""The part `open_runs`: CPU of a scheduler and of PostgreSQL to make, start, queue, close and sweep runs."""
+"""The part `open_runs`: CPU of a scheduler and of PostgreSQL to make, start, queue and sweep runs; of a worker to close them."""
 
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from bench import shapes
 from bench.options import Options, Piece
@@ -20,6 +21,8 @@ from scheduler.store.moves.first import Limits
 from scheduler.store.runs import manual_runs
 from scheduler.store.runs.selection import Runs, Tasks
 from scheduler.store.upkeep import processes
+from scheduler.store.worker.claims import Claim
+from scheduler.store.worker.hot_path import HotPath
 
 #: Tasks of a run; runs that one pass starts or closes; passes. CPU of PostgreSQL is counted in hundredths of a second.
 LENGTHS, BATCH, BATCHES = (5, 50), 20, 40
@@ -38,14 +41,15 @@ ENVIRONMENT = {"PACELINE_CORE_PARALLELISM": "1000000", "PACELINE_CORE_MAX_ACTIVE
 WIDE = "update pool set slots = 1000000 returning name"
 #: A sweep checks the runs in which a task has ended recently.
 RECENTLY = "update task_instance set ended_at = clock_timestamp() + interval '1 hour' where state = 'success' returning id"
-#: Milliseconds of the scheduler and of PostgreSQL.
+#: Milliseconds of the scheduler, or of the process that does its work, and of PostgreSQL.
 Spent = tuple[float, float]
 
 
 def measure(options: Options) -> Piece:
-    """`open_runs`: milliseconds of [scheduler, PostgreSQL]. `make_ms`, `start_ms` and `close_ms` of a run, by its tasks; `begin_ms`
-    of a run that is created with its first task queued; `queue_ms` of a task that the queue service queues; `sweep_ms` by the open
-    runs in which a task has ended since the last sweep; `begin_by_workers_ms` by the registered workers.
+    """`open_runs`: milliseconds of [scheduler, PostgreSQL]. `make_ms` and `start_ms` of a run, by its tasks; `begin_ms` of a run
+    that is created with its first task queued; `close_ms`, of the pool process that reports the last task; `queue_ms` of a task
+    that the queue service queues; `sweep_ms` by the open runs in which a task has ended since the last sweep; `begin_by_workers_ms`
+    by the registered workers.
     """
     found: dict[str, Any] = defaultdict(dict)
     for length in LENGTHS:
@@ -79,6 +83,7 @@ class Costs:
         self._promote = Promote(stack.engine, stack.settings, versions)
         self._sweep = Sweep(stack.engine, stack.settings, versions, lambda: self._promote.hints)
         self._queue = Queue(stack.engine, stack.settings, Publisher(stack.settings), lambda: scheduler)
+        self._hot = HotPath(stack.settings, "bench")
         self._spent: dict[str, Spent] = defaultdict(lambda: (0.0, 0.0))
         self._runs = self._open = 0
 
@@ -96,8 +101,10 @@ class Costs:
     def _close(self, run_ids: dict[int, str], name: str = "close_ms") -> None:
         for run_id in run_ids.values():
             transact(self._stack.engine, mark.mark, Runs(dag_id=self._dag_id, run_id=run_id), Tasks(), TaskState.SUCCESS)
-        self._promote.hint(run_ids)
-        self._metered(name, self._promote.run_once)
+        # Closing a run asks nothing of a claim but its run.
+        nothing = dict.fromkeys(("id", "dispatch_id", "map_index", "version_id"))
+        claims = [cast(Claim, SimpleNamespace(**nothing, dag_run_id=id_)) for id_ in run_ids]
+        self._metered(name, lambda: [self._hot.close_run(claim) for claim in claims])
         left = self._stack.rows("select count(*) from dag_run where state in ('queued', 'running')")[0][0]
         assert not left, f"{left} runs did not close"
 

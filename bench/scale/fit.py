@@ -34,9 +34,13 @@ SHAPES: Mapping[str, tuple[Callable[..., Graph], tuple[tuple[int, ...], int], tu
 MEASURED = (*SHAPES, "raw", "by_message", "standing", "open_runs", "waits")
 #: The fitted parameters, each with the makespan that it is fitted to, and its smallest and largest value.
 FITTED = {
+    "answer_s": ("shapes", "chain", 0.0, 0.002),
     "wake_s": ("by_message", "chain", 0.0, 0.02),
     "slowdown": ("shapes", "wide", 1.0, 3.0),
 }
+#: The shape in which each of these costs was measured. Fitting and dividing by the slowdown are repeated so often.
+MEASURED_IN = {"followed": ("by_message", "chain"), "in_place": ("shapes", "chain"), "mapped": ("shapes", "wide")}
+FITS = 4
 #: The largest error of a shape, as a share of its measured time.
 MOST_ERROR = 0.25
 
@@ -65,16 +69,21 @@ def conditions(shape: Mapping[str, Any]) -> Conditions:
 def fit(result: Mapping[str, Any]) -> Parameters:
     """The parameters of the machine while it ran the chain by message.
 
-    Costs are the CPU of that chain, of the chain in place and of single steps. Two parameters make the model's time of a shape the
-    measured one: `wake_s` of each message that of the chain by message, and `slowdown` that of the fan-out.
+    Costs are the CPU of that chain, of the chain in place and of single steps. Three parameters make the model's time of a shape
+    the measured one: `wake_s` of each message that of the chain by message, `answer_s` of each statement that of the chain in
+    place, and `slowdown` that of the fan-out. Processes that ran beside each other have slowed each other, so the CPU that was
+    measured of a shape is divided by the slowdown that it has in the model.
     """
     by_message, standing, open_runs = result["by_message"]["chain"], result["standing"], result["open_runs"]
     then, in_place = conditions(by_message), result["shapes"]["chain"]
     make, begin, start, close = (_work(open_runs[f"{name}_ms"]) for name in ("make", "begin", "start", "close"))
+    measured: dict[str, Any] = {
+        "followed": _costs(by_message, (begin, close)),
+        "in_place": _costs(in_place, (begin, close), then.cpu_s / conditions(in_place).cpu_s),
+        "mapped": of_mapped(result["shapes"], then),
+    }
     parameters = Parameters(
-        followed=_costs(by_message, (begin, close)),
-        in_place=_costs(in_place, (begin, close), then.cpu_s / conditions(in_place).cpu_s),
-        mapped=of_mapped(result["shapes"], then),
+        **measured,
         make=make,
         begin=begin,
         start=start,
@@ -92,10 +101,23 @@ def fit(result: Mapping[str, Any]) -> Parameters:
         connection_s=standing["connection_ms"] / 1000,
         wal=wal(result["shapes"], result.get("waits", {})),
     )
-    # Each depends on the other a little.
-    for name in (*FITTED, *FITTED):
-        parameters = _fitted(parameters, name, result, then)
+    # Each depends on the others a little.
+    for _ in range(FITS):
+        alone: dict[str, Any] = {
+            name: costs.times(1 / _slowed(parameters, *MEASURED_IN[name], result)) for name, costs in measured.items()
+        }
+        parameters = replace(parameters, **alone)
+        for name in FITTED:
+            parameters = _fitted(parameters, name, result, then)
     return parameters
+
+
+def _slowed(parameters: Parameters, kind: str, shape: str, result: Mapping[str, Any]) -> float:
+    """How many times as long the CPU of a shape takes in the model, because its processes run beside each other."""
+    if shape not in result[kind]:
+        return 1.0
+    model = simulated(parameters, shape, result[kind][shape]["tasks"], BENCH if kind == "shapes" else BY_MESSAGE)
+    return model.postgres.slowed_s / model.postgres.busy_s
 
 
 def _fitted(parameters: Parameters, name: str, result: Mapping[str, Any], then: Conditions) -> Parameters:
@@ -185,12 +207,17 @@ def graph_of(name: str, tasks: int, busy_s: float = 0.0) -> tuple[Graph, int]:
 
 def makespan(parameters: Parameters, name: str, tasks: int, deployment: Deployment, busy_s: float = 0.0) -> float:
     """Seconds that a shape takes on the machine of the bench."""
+    return simulated(parameters, name, tasks, deployment, busy_s).env.now
+
+
+def simulated(parameters: Parameters, name: str, tasks: int, deployment: Deployment, busy_s: float = 0.0) -> Model:
+    """The model after it has run a shape on the machine of the bench."""
     graph, runs = graph_of(name, tasks, busy_s)
     model = Model(parameters, deployment)
     model.trigger(graph, runs)
     while len(model.closed) < runs:
         model.env.step()
-    return model.env.now
+    return model
 
 
 def check(parameters: Parameters, result: Mapping[str, Any]) -> list[dict[str, Any]]:

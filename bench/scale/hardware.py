@@ -12,16 +12,16 @@ SLICE_S = 0.001
 
 
 class Cpu:
-    """The cores of a machine. `busy_s` is their CPU time so far.
+    """The cores of a machine. `busy_s` is the CPU time so far of all that uses them, as if each were alone.
 
-    A slice takes `slowdown` times as long if another core is busy when it begins.
+    A slice takes `slowdown` times as long if another core is busy when it begins. `slowed_s` is how long all slices have taken.
     """
 
     def __init__(self, env: simpy.Environment, cores: int, slowdown: float = 1.0) -> None:
         self._env = env
         self._free = simpy.Resource(env, cores)
         self._slowdown = slowdown
-        self.busy_s = 0.0
+        self.busy_s = self.slowed_s = 0.0
 
     def use(self, seconds: float) -> Step:
         """Use a core, in slices."""
@@ -30,7 +30,9 @@ class Cpu:
             part = min(seconds, SLICE_S)
             with self._free.request() as core:
                 yield core
-                yield self._env.timeout(part * (self._slowdown if self._free.count > 1 else 1))
+                takes_s = part * (self._slowdown if self._free.count > 1 else 1)
+                self.slowed_s += takes_s
+                yield self._env.timeout(takes_s)
             seconds -= part
 
 

@@ -87,9 +87,8 @@ class Model:
         self.closed: list[Run] = []
         #: Task instances that have ended, started, and become ready.
         self.done = self._started = self._ready_so_far = 0
-        #: Runs that promote has to start and to close, the number of open runs, and the times at which tasks ended.
+        #: Runs that promote has to start, the number of open runs, and the times at which tasks ended.
         self._made: list[Run] = []
-        self._over: list[Run] = []
         self.open = 0
         #: Of the closed runs: how long their rows were locked by schedulers, and how long they were open.
         self.runs_held_s = self.runs_open_s = 0.0
@@ -190,24 +189,25 @@ class Model:
         return bool(self.waiting[pool]) and not self.pools[pool].count and self.active[pool] < self._places()
 
     def _promote(self, cpu: Cpu) -> Step:
-        """Start new runs and close ended ones, RUNS in a transaction."""
+        """Start new runs, RUNS in a transaction."""
         made, self._made = self._made, []
-        over, self._over = self._over, []
-        for work, all_runs, then in ((self.parameters.start, made, self._ready), (self.parameters.close, over, self._close)):
-            for batch in (all_runs[first : first + RUNS] for first in range(0, len(all_runs), RUNS)):
-                began = self.env.now
-                yield from self._do(cpu, work, sum(len(run.graph.above) for run in batch), len(batch))
-                yield from self.log.flush()
-                for run in batch:
-                    run.held_s += self.env.now - began
-                    then(run)
+        for batch in (made[first : first + RUNS] for first in range(0, len(made), RUNS)):
+            began = self.env.now
+            yield from self._do(cpu, self.parameters.start, sum(len(run.graph.above) for run in batch), len(batch))
+            yield from self.log.flush()
+            for run in batch:
+                run.held_s += self.env.now - began
+                self._ready(run)
 
     def _ready(self, run: Run, *, without_first: bool = False) -> None:
         for number, above in enumerate(run.graph.above):
             if not above and not (without_first and number == 0):
                 heapq.heappush(self.waiting[run.pool], Task(run, number, run.asked_at))
 
-    def _close(self, run: Run) -> None:
+    def _close(self, run: Run, cpu: Cpu | OwnCpus) -> Step:
+        """By the pool process that has reported the last task. It does not wait for the disk."""
+        for used, line in ((cpu, self.parameters.close.scheduler), (self.postgres, self.parameters.close.postgres)):
+            yield from used.use(at(line, len(run.graph.above)))
         self.open -= 1
         self._open_tasks -= len(run.graph.above)
         self.closed.append(run)
@@ -256,9 +256,9 @@ class Model:
         yield from self.redis[broker].use(self.parameters.followed.redis)
         self.queues[broker].put(task)
 
-    def _work(self, cpu: Cpu | OwnCpus, seconds: float) -> Step:
-        """Do the work of a step. The share `beside` runs in parallel with the next step."""
-        beside = self.parameters.beside
+    def _work(self, cpu: Cpu | OwnCpus, seconds: float, *, in_place: bool = False) -> Step:
+        """Do the work of a step. Of a task that came by message, the share `beside` runs in parallel with the next step."""
+        beside = 0.0 if in_place else self.parameters.beside
         yield from cpu.use(seconds * (1 - beside))
         if beside:
             self.env.process(cpu.use(seconds * beside))
@@ -304,27 +304,28 @@ class Model:
         yield self.env.timeout(self.parameters.wake_s)
         until = self.env.now + self.deployment.in_place_s
         yield from self._work(cpu, cost.child * CHILD_CLAIM)
-        yield from self._work(self.postgres, cost.postgres * POSTGRES_CLAIM + self._connecting_s)
+        yield from self._answer(cost.postgres * POSTGRES_CLAIM + self._connecting_s)
         started, report = self.env.now, (cost.child * CHILD_REPORT, cost.postgres * POSTGRES_REPORT)
         yield from self._work(cpu, cost.child * CHILD_WORK)
+        follows = False
         while True:
             self.hops.append(started - task.since)
             self._started += 1
             if task.run.graph.mapped and task.number:
-                yield from self._work(cpu, self.parameters.mapped.child)
-                yield from self._work(self.postgres, self.parameters.mapped.postgres)
+                yield from self._work(cpu, self.parameters.mapped.child, in_place=follows)
+                yield from self._work(self.postgres, self.parameters.mapped.postgres, in_place=follows)
             yield from self._user_code(cpu, task.run.graph)
             in_place = self.env.now < until
-            yield from self._work(cpu, report[0])
-            yield from self._work(self.postgres, report[1])
+            yield from self._work(cpu, report[0], in_place=follows)
+            yield from self._answer(report[1], in_place=follows)
             successor, ended_at = self._report(task, started), self.env.now
+            is_last = not task.run.open  # others may report during the flush
             yield from self.log.flush(self.parameters.wal.of_task + self.parameters.wal.to_tables)
-            if not task.run.open:
-                self._over.append(task.run)
-                self.wake()
+            if is_last:
+                yield from self._close(task.run, cpu)
             if successor is None or not in_place:
                 break
-            task, started = successor, ended_at
+            task, started, follows = successor, ended_at, True
             # In place, there is no claim and no message. Only the loop of the parent process runs at times.
             report = self.parameters.in_place.child, self.parameters.in_place.postgres
             self.env.process(cpu.use(self.parameters.in_place.worker))
@@ -332,6 +333,11 @@ class Model:
             yield from self._work(cpu, cost.child * CHILD_PUBLISH)
             yield from self._send(successor)
         yield free.put(1)
+
+    def _answer(self, seconds: float, *, in_place: bool = False) -> Step:
+        """A statement of a pool process, which uses so much CPU of PostgreSQL."""
+        yield from self._work(self.postgres, seconds, in_place=in_place)
+        yield self.env.timeout(self.parameters.answer_s)
 
     def _user_code(self, cpu: Cpu | OwnCpus, graph: Graph) -> Step:
         if graph.busy:

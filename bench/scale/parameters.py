@@ -18,7 +18,7 @@ def at(line: Line, count: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """CPU of a scheduler and of PostgreSQL."""
+    """CPU of a scheduler, or of the process that does its work, and of PostgreSQL."""
 
     scheduler: Line = (0.0, 0.0)
     postgres: Line = (0.0, 0.0)
@@ -67,6 +67,8 @@ class Parameters:
     flush_s: float
     #: Seconds from the arrival of a message or an answer until its receiver runs, which is no process's CPU.
     wake_s: float
+    #: Seconds that a pool process waits for an answer of PostgreSQL beyond its CPU and the disk.
+    answer_s: float = 0.0
     #: How many times as long a slice of CPU takes while another core of the same machine is busy. Cores share caches and units.
     slowdown: float = 1.0
     #: The share of the CPU of workers, children and PostgreSQL that does not delay the step itself, only work on the same core:
@@ -86,7 +88,7 @@ class Parameters:
     #: Queueing a task instance by a scheduler, in addition to `followed`.
     queue: Work = Work()
     #: Creating a run that a scheduler starts later, creating one that begins at once, starting and closing one, by its tasks.
-    #: A scheduler or the client that triggers creates it.
+    #: A scheduler or the client that triggers creates it, and the pool process that reports its last task closes it.
     make: Work = Work()
     begin: Work = Work()
     start: Work = Work()
@@ -100,7 +102,9 @@ class Parameters:
         works: dict[str, Any] = {name: getattr(self, name).times(cpu) for name in (*COSTS, *WORKS)}
         lines: dict[str, Any] = {name: (getattr(self, name)[0] * cpu, getattr(self, name)[1] * cpu) for name in LINES}
         seconds: dict[str, Any] = {name: getattr(self, name) * cpu for name in SECONDS}
-        return replace(self, **works, **lines, **seconds, flush_s=self.flush_s * wait, wake_s=self.wake_s * wait)
+        return replace(
+            self, **works, **lines, **seconds, flush_s=self.flush_s * wait, wake_s=self.wake_s * wait, answer_s=self.answer_s * wait
+        )
 
 
 #: The names of the parameters of each kind that grow with the CPU.

@@ -32,7 +32,7 @@ def shape(tasks: int, makespan_s: float) -> dict[str, Any]:
 
 RESULT = {
     "raw": {"pg_commits_per_s": 2500.0},
-    "shapes": {"chain": shape(100, 0.4), "wide": shape(2002, 3.0), "tree": shape(1023, 1.6)},
+    "shapes": {"chain": shape(100, 0.3), "wide": shape(2002, 3.0), "tree": shape(1023, 1.6)},
     "by_message": {"chain": shape(100, 0.5)},
     "open_runs": {name: {"5": [0.5, 0.5], "50": [0.6, 0.6]} for name in ("make_ms", "begin_ms", "start_ms", "close_ms", "queue_ms")}
     | {"sweep_ms": {"100": [5.0, 2.0], "1000": [50.0, 10.0]}, "begin_by_workers_ms": {"100": [0.5, 0.5], "10000": [0.5, 10.4]}},
@@ -118,6 +118,13 @@ def test_a_run_costs_its_creation_and_its_end_and_a_large_one_its_start(length: 
         assert took == pytest.approx(0.3 + 0.03 * length if name in names else 0.0), name
 
 
+def test_tasks_that_end_at_the_same_time_close_their_run_once() -> None:
+    model = Model(replace(FREE, flush_s=0.1), Deployment(workers=1, children=20))
+    model.trigger(replace(graphs.spread(20), seconds=1.0, busy=False), 2)
+    model.env.run(60.0)
+    assert (len(model.closed), model.open) == (2, 0)
+
+
 def test_a_client_queues_the_first_task_and_a_scheduler_leaves_it_to_a_pass() -> None:
     parameters = replace(FREE, queue=Work(scheduler=(0.5, 0.0)))
     assert finished(graphs.row(3), parameters, in_place_s=60.0).env.now == 0.0
@@ -179,8 +186,28 @@ def test_a_size_that_no_shape_has_is_refused() -> None:
 
 def test_the_fit_makes_the_fitted_shapes_as_long_as_they_were(fitted: Parameters) -> None:
     rows = [row for row in fit.check(fitted, RESULT) if row["fitted"]]
-    assert [(row["shape"], row["in_place"]) for row in rows] == [("wide", True), ("chain", False)]
+    assert [(row["shape"], row["in_place"]) for row in rows] == [("chain", True), ("wide", True), ("chain", False)]
     assert all(abs(row["error"]) < 0.02 for row in rows)
+
+
+def test_the_chain_by_message_uses_the_cpu_that_was_measured(fitted: Parameters) -> None:
+    """Its processes slow each other in the model, as they did in the bench."""
+    model = fit.simulated(fitted, "chain", 100, fit.BY_MESSAGE)
+    slowed = model.postgres.slowed_s / model.postgres.busy_s
+    assert slowed > 1.05
+    assert fitted.followed.child * slowed == pytest.approx(CPU["worker_children"], rel=0.05)
+
+
+def test_a_process_waits_for_each_answer_and_in_place_for_one_a_task() -> None:
+    one = finished(graphs.row(5), replace(FREE, answer_s=1.0), in_place_s=60.0)
+    assert one.env.now == pytest.approx(6.0)
+
+
+def test_work_beside_a_task_is_that_of_a_message() -> None:
+    parameters = replace(FREE, beside=0.5, followed=replace(NOTHING, child=1.0), in_place=replace(NOTHING, child=1.0))
+    (run,) = finished(graphs.row(3), parameters, in_place_s=60.0).closed
+    assert run.ended[0] < 0.6
+    assert run.ended[2] - run.ended[1] == pytest.approx(1.0)
 
 
 def test_a_shape_whose_error_is_too_large_is_named() -> None:
