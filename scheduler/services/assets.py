@@ -15,8 +15,9 @@ from scheduler.process import measures
 from scheduler.serialized.dag import SerializedDag, next_timetable
 from scheduler.services.service import AT_ONCE, Result, TimedService, each, is_away
 from scheduler.settings import Settings
-from scheduler.store.dags import assets, partitions
-from scheduler.store.dags.assets import SucceededTask, Update
+from scheduler.store.dags import assets, outlets, partitions
+from scheduler.store.dags.assets import Update
+from scheduler.store.dags.outlets import SucceededTask
 from scheduler.store.dags.partitions import Pending
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import clock
@@ -84,7 +85,7 @@ def _store_updates(connection: Connection, versions: Versions) -> _Stored:
 
     A table that a streaming query has published is updated, too, while its task runs.
     """
-    taken = [*assets.take_successes(connection, limit=BATCH), *assets.take_streamed(connection, limit=BATCH)]
+    taken = [*outlets.take_successes(connection, limit=BATCH), *outlets.take_streamed(connection, limit=BATCH)]
     successes = {success.notice_id: success for success in taken}
     found, broken = each(successes, lambda notice: _updates(connection, versions, successes[notice]), in_transaction=True)
     try:
@@ -96,7 +97,7 @@ def _store_updates(connection: Connection, versions: Versions) -> _Stored:
         stored, unstorable = each(found, lambda notice: _store(connection, found[notice]))
         found, broken = {notice: found[notice] for notice in stored}, broken | unstorable
     if broken:
-        assets.set_aside(connection, broken)
+        outlets.set_aside(connection, broken, successes)
     updates = sum(len(updates) for updates, _ in found.values())
     lost = [(successes[notice], why) for notice, why in broken.items()]
     return _Stored(len(successes), updates, [(f"{of.dag_id}.{of.task_id} (run {of.run_id})", why) for of, why in lost])

@@ -22,8 +22,8 @@ SENDERS = ("exec_driver_sql", "run")
 
 #: By statement of the interleavings: the functions that it calls.
 COVERED: dict[str, set[str]] = {
-    "assets": {"dags/assets.consume", "dags/assets.forget", "dags/assets.lock", "dags/assets.take_streamed",
-               "dags/assets.take_successes"},
+    "assets": {"dags/assets.consume", "dags/assets.forget", "dags/assets.lock", "dags/outlets.take_streamed",
+               "dags/outlets.take_successes"},
     "cancel a backfill": {"actions/backfills._lock_open", "actions/backfills.cancel"},
     "clear": {"moves/clear.clear", "moves/reset.forget_triggers", "moves/reset.note_results", "moves/stop.stop",
               "actions/clear.in_each_run", "actions/clear.lock_run",
@@ -72,7 +72,7 @@ NEEDLESS: dict[str, set[str]] = {
         "actions/clear._make_way", "runs/deadlines.replan", "moves/stop.end_rest", "moves/expand.expand",
         "runs/integrity.fit", "moves/fit.remove", "moves/fit.restore", "moves/fit.renumber", "moves/fit.delete",
         "runs/manual_runs.replace_conf", "moves/fit.refresh", "moves/first.SCHEDULE", "runs/runs.clear_errors",
-        "runs/runs.CLOSE", "moves/expand.replace", "dags/assets.set_aside", "dags/partitions.forget",
+        "runs/runs.CLOSE", "moves/expand.replace", "dags/outlets.set_aside", "dags/partitions.forget",
     },
     "It only takes locks; the next statement reads what it decides by.": {
         "actions/backfills.lock", "dags/schedules.LOCK_UNPAUSED", "moves/first.ANNOUNCE",

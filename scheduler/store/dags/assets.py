@@ -15,19 +15,18 @@ from paceline.authoring.asset import AssetEvent, check_partition_key
 from paceline.authoring.timetables.base import Partition
 from paceline.exceptions import NotFoundError, PacelineError
 from scheduler.store.dags import partitions
+from scheduler.store.dags.outlets import MAY_STREAM, SucceededTask
 from scheduler.store.db import sqlstates
 from scheduler.store.db.rows import Reader
 
 #: Whether a notice of an update is open, a DAG has collected updates, or a streaming query has published: see
 #: store/upkeep/pending_work.
-PENDING = """
+PENDING = f"""
     exists (select from notice where kind = 'asset' and ended_at is null
                                  and (claimed_until is null or claimed_until <= clock_timestamp()))
     or exists (select from asset_waiting)
-    or exists (select from table_version where facts ? 'streams')
+    or exists (select from table_version where facts ? 'streams' and {MAY_STREAM})
 """
-#: The key of the XCom with the extras of a task's updates: {uri: {"extra": ...}}.
-XCOM_KEY = "outlet_events"
 #: The newest events of one inlet that a task can read.
 MAX_EVENTS = 1000
 EVENT_COLUMNS = "e.uri, a.name, e.extra, e.created_at, e.dag_id, e.run_id, e.task_id, e.map_index, e.partition_key"
@@ -58,26 +57,6 @@ select uri
                or v.data->'tasks' @> jsonb_build_array(jsonb_build_object('outlets', jsonb_build_array(%s::text)))))) n
  order by place, uri limit 1
 """
-
-
-@dataclass(frozen=True, slots=True)
-class SucceededTask:
-    """A task instance with outlets that succeeded, and the extras of its updates by URI."""
-
-    version_id: int
-    dag_id: str
-    run_id: str
-    task_id: str
-    map_index: int
-    at: datetime
-    extras: Mapping[str, Mapping[str, Any]]
-    #: That of its run.
-    partition: Partition | None = None
-    #: Those that the task gave its updates, by URI.
-    partitions: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    #: The notice of its success. Of a task that runs on, a negative number, and the URI of the only table that it has updated.
-    notice_id: int = 0
-    table: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,84 +104,6 @@ class Collected:
     dag_id: str
     version_id: int
     uris: frozenset[str]
-
-
-def take_successes(connection: Connection, *, limit: int) -> list[SucceededTask]:
-    """Take and end the oldest notices of tasks that updated assets, except those that another scheduler has locked."""
-    rows = connection.exec_driver_sql(
-        """
-        with taken as (
-            select id from notice
-             where kind = 'asset' and ended_at is null and (claimed_until is null or claimed_until <= clock_timestamp())
-             order by id limit %(limit)s for update skip locked
-        ), ended as (
-            update notice n set ended_at = clock_timestamp(), attempts = n.attempts + 1 from taken where n.id = taken.id
-            returning n.id, n.task_instance_id, n.created_at
-        )
-        select e.id as notice_id, r.version_id, r.dag_id, r.run_id, t.task_id, t.map_index, e.created_at as at, x.value as events,
-               r.partition_key, r.partition_date, v.tables
-          from ended e
-          join task_instance t on t.id = e.task_instance_id
-          join dag_run r on r.id = t.dag_run_id
-          left join xcom x on x.task_instance_id = t.id and x.key = %(key)s
-          left join lateral (  -- what its success has published, without the epochs of a streaming query, see take_streamed
-               select jsonb_object_agg(%(table)s || v.namespace || '.' || v.name, v.facts || jsonb_build_object(
-                          'publication', v.publication)) as tables
-                 from table_version v
-                where v.task_instance_id = t.id
-                  and v.publication = (select max(publication) from table_version
-                                        where task_instance_id = t.id and not facts ?| array['streams', 'streamed'])
-                  and v.published_at >= t.started_at) v on true
-         order by e.id
-        """,
-        {"limit": limit, "key": XCOM_KEY, "table": asset.TABLE},
-    )
-    return [_success(dict(row)) for row in rows.mappings()]
-
-
-def take_streamed(connection: Connection, *, limit: int) -> list[SucceededTask]:
-    """Take the oldest publications of streaming queries, whose tasks run on, except those that another scheduler has locked."""
-    rows = connection.exec_driver_sql(
-        """
-        with taken as (
-            select catalog, namespace, name, publication from table_version
-             where facts ? 'streams' order by publication limit %(limit)s for update skip locked
-        ), marked as (
-            update table_version v set facts = v.facts - 'streams' || '{"streamed": true}' from taken k
-             where (v.catalog, v.namespace, v.name, v.publication) = (k.catalog, k.namespace, k.name, k.publication)
-            returning v.*
-        ), of_task as (
-            select m.*, %(table)s || m.namespace || '.' || m.name as uri, row_number() over (order by m.publication, m.name) as no
-              from marked m
-        )
-        select -m.no as notice_id, r.version_id, r.dag_id, r.run_id, t.task_id, t.map_index, m.published_at as at, null as events,
-               r.partition_key, r.partition_date, m.uri as "table",
-               jsonb_build_object(m.uri, m.facts || jsonb_build_object('publication', m.publication)) as tables
-          from of_task m
-          join task_instance t on t.id = m.task_instance_id and 'asset' = any (t.notify)
-          join dag_run r on r.id = t.dag_run_id
-         order by m.no
-        """,
-        {"limit": limit, "table": asset.TABLE},
-    )
-    return [_success(dict(row)) for row in rows.mappings()]
-
-
-def set_aside(connection: Connection, broken: Mapping[int, str]) -> None:
-    """Open these notices again, with the reasons why their updates could not be stored: a later release may be able to.
-
-    Each attempt waits a minute longer than the one before it, at most an hour.
-    """
-    connection.exec_driver_sql(
-        """
-        update notice n
-           set ended_at = null, error = failed.reason,
-               claimed_until = clock_timestamp() + make_interval(mins => least(n.attempts, 60))
-          from unnest(%s::bigint[], %s::text[]) failed (id, reason)
-         where n.id = failed.id
-        """,
-        (list(broken), list(broken.values())),
-    )
 
 
 def store(connection: Connection, updates: Sequence[Update], names: Mapping[str, str] | None = None) -> None:
@@ -438,31 +339,3 @@ def _values(update: Update) -> dict[str, Any]:
         "partition_key": update.partition and update.partition.key,
         "partition_date": update.partition and update.partition.date and update.partition.date.isoformat(),
     }
-
-
-def _success(row: dict[str, Any]) -> SucceededTask:
-    """The data that a task stored about its updates, by URI; any other content of that XCom is ignored."""
-    stored, key, date = row.pop("events"), row.pop("partition_key"), row.pop("partition_date")
-    tables = {uri: _of_table(facts) for uri, facts in (row.pop("tables") or {}).items()}
-    events = {uri: one for uri, one in stored.items() if isinstance(one, dict)} if isinstance(stored, dict) else {}
-    return SucceededTask(
-        **row,
-        extras=tables
-        | {uri: tables.get(uri, {}) | one["extra"] for uri, one in events.items() if isinstance(one.get("extra"), dict)},
-        partition=None if key is None else Partition(key, date),
-        partitions={uri: one["partitions"] for uri, one in events.items() if isinstance(one.get("partitions"), list)},
-    )
-
-
-#: The extra of an update of a table, by the facts of its version.
-_FACTS = {
-    "publication": "publication", "snapshot_id": "snapshot_id", "operation": "operation", "added_records": "rows_added",
-    "deleted_records": "rows_removed", "total_records": "rows", "schema_change": "schema_change",
-}  # fmt: skip
-
-
-def _of_table(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The snapshot, the rows that it added and removed, and the change of the schema; no rows were removed if none is counted."""
-    counts = {"added_records": 0, "deleted_records": 0} if "snapshot_id" in facts else {}
-    found = counts | dict(facts)
-    return {name: found[key] for key, name in _FACTS.items() if key in found}

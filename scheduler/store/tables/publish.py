@@ -30,7 +30,7 @@ _OF_TRY = """
       from table_pending p join table_try t on t.id = p.try_id
      where t.task_instance_id = %(ti_id)s and t.dispatch_id = %(dispatch_id)s and p.location is distinct from p.base_location
 """
-#: What a running try has written to some names, or to all of them with NULL. A scheduler takes the mark: see dags/assets.py.
+#: What a running try has written to some names, or to all of them with NULL. A scheduler takes the mark: see dags/outlets.py.
 _OF_NAMES = """
     select p.namespace, p.name, p.base_location, p.location, (p.facts - 'leaves') || '{"streams": true}' as facts
       from table_pending p

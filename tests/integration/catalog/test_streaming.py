@@ -1,5 +1,6 @@
 """What a streaming query writes is published with each epoch: its checkpoint counts it as written, so a killed try must keep it."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,8 @@ from paceline.tables import published
 from scheduler.actions import runs as actions
 from scheduler.actions.actor import Actor
 from scheduler.catalog import gc
+from scheduler.services.assets import Assets
+from scheduler.store.dags.versions import Versions
 from scheduler.store.worker import table_tries
 from scheduler.store.worker.claims import Claim, Ending
 
@@ -149,6 +152,36 @@ def test_each_epoch_updates_the_asset_of_its_table_while_the_task_runs(lake: Lak
     scenario.turn()
     events = scenario.rows("select uri, extra->'rows_added' from asset_event order by id offset 2")
     assert sorted(events) == [("table:sales.other", 2), ("table:sales.t", None)], "an epoch is counted once"
+
+
+def test_an_epoch_whose_update_cannot_be_stored_waits_and_is_stored_later(lake: Lake) -> None:
+    scenario, asset = lake.scenario, Asset.table("sales.t")
+    lake.person().create_table("sales.t", SCHEMA)
+    claim, catalog = lake.attempt(task={"outlets": (asset.uri,), "notify": ("asset",)})
+    table = catalog.load_table("sales.t")
+    (stored,) = scenario.rows("select data::text from dag_version where dag_id = 'd'")
+    scenario.sql("update dag_version set data = '{}' where dag_id = 'd'")
+
+    assert commit(table, 0, 1)
+    service = Assets(scenario.engine, scenario.settings, Versions())
+    for minutes in (1, 2):
+        (logged,) = service.run_once(datetime.now(UTC)).log
+        assert "updates of assets by d.t000" in logged[1] and "wait" in logged[1]
+        assert not service.run_once(datetime.now(UTC)).log, "it waits"
+        ((waits,),) = scenario.rows(
+            "select (facts #>> '{streams,until}')::timestamptz - clock_timestamp() from table_version where facts ? 'streams'"
+        )
+        assert timedelta(minutes=minutes - 0.5) < waits <= timedelta(minutes=minutes)
+        scenario.sql(
+            "update table_version set facts = jsonb_set(facts, '{streams,until}', to_jsonb(clock_timestamp()))"
+            " where facts ? 'streams'"
+        )
+
+    scenario.sql("update dag_version set data = %s::jsonb where dag_id = 'd'", *stored)
+    scenario.turn()
+    assert scenario.rows("select dag_id, extra->'rows_added' from asset_event") == [("d", 1)]
+    assert scenario.rows("select 1 from table_version where facts ? 'streams'") == []
+    assert scenario.rows("select state from task_instance where id = %s", claim.id) == [("running",)]
 
 
 def test_a_table_that_was_dropped_and_created_again_is_streamed_to(lake: Lake) -> None:

@@ -18,7 +18,7 @@ from paceline.states import TaskState
 from scheduler.serialized.dag import SerializedDag
 from scheduler.services.assets import Assets
 from scheduler.services.plan import Plan
-from scheduler.store.dags import assets, dags
+from scheduler.store.dags import assets, dags, outlets
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
 from scheduler.store.worker import xcoms
@@ -295,7 +295,7 @@ def no_such_content(scenario: Scenario) -> None:
     scenario.sql(
         "update xcom x set value = %s::jsonb from task_instance t join dag_run r on r.id = t.dag_run_id"
         " where x.task_instance_id = t.id and x.key = %s and r.dag_id = 'broken'",
-        json.dumps(stored), assets.XCOM_KEY,
+        json.dumps(stored), outlets.XCOM_KEY,
     )  # fmt: skip
     scenario.sql(
         "update dag_version set data = jsonb_set(data, '{tasks,0,outlets}', %s::jsonb) where dag_id = 'broken'",
@@ -322,7 +322,7 @@ def test_an_update_that_cannot_be_stored_stops_no_other(scenario: Scenario, brea
     for message in scenario.messages():
         claim = scenario.claim(message)
         assert claim is not None
-        xcoms.push(scenario.hot, claim, assets.XCOM_KEY, "{}")
+        xcoms.push(scenario.hot, claim, outlets.XCOM_KEY, "{}")
         assert scenario.follower.report(claim, Ending(TaskState.SUCCESS)).is_stored
     (version,) = scenario.rows("select data::text from dag_version where dag_id = 'broken'")
     break_it(scenario)
@@ -334,7 +334,7 @@ def test_an_update_that_cannot_be_stored_stops_no_other(scenario: Scenario, brea
     # It waits, and is stored as soon as it can be.
     assert not pending(scenario)
     scenario.sql("update dag_version set data = %s::jsonb where dag_id = 'broken'", *version)
-    scenario.sql("update xcom set value = '{}' where key = %s", assets.XCOM_KEY)
+    scenario.sql("update xcom set value = '{}' where key = %s", outlets.XCOM_KEY)
     scenario.sql("update notice set claimed_until = clock_timestamp() where claimed_until is not null")
     assert pending(scenario)
     service(scenario).run_once(NOW)

@@ -24,7 +24,7 @@ from paceline.states import TaskState
 from scheduler.serialized.dag import SerializedDag
 from scheduler.services.assets import Assets
 from scheduler.services.plan import Plan
-from scheduler.store.dags import assets
+from scheduler.store.dags import assets, outlets
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db.database import transact
 from scheduler.store.worker import xcoms
@@ -116,15 +116,15 @@ def test_a_key_that_a_mapper_cannot_map_is_logged_and_makes_no_run(scenario: Sce
 
 
 def test_a_run_passes_its_partition_to_its_updates_unless_its_task_names_partitions(scenario: Scenario) -> None:
-    outlets = {"outlets": (A.uri, B.uri), "notify": ("asset",)}
-    scenario.add(chain("maker", 1, task=outlets))
+    task = {"outlets": (A.uri, B.uri), "notify": ("asset",)}
+    scenario.add(chain("maker", 1, task=task))
     scenario.add(waits("user", by_partition(condition=A | B)))
     scenario.trigger("maker", run_id="m", partition_key="us")
     scenario.turn()
     (message,) = scenario.messages()
     claim = scenario.claim(message)
     assert claim is not None and claim.partition_key == "us"
-    xcoms.push(scenario.hot, claim, assets.XCOM_KEY, '{"s3://b": {"partitions": ["eu", "us"]}}')
+    xcoms.push(scenario.hot, claim, outlets.XCOM_KEY, '{"s3://b": {"partitions": ["eu", "us"]}}')
     scenario.follower.report(claim, Ending(TaskState.SUCCESS))
 
     trigger(scenario)

@@ -40,7 +40,7 @@ from paceline.operators import BashOperator, EmptyOperator, PythonOperator
 from paceline.sensors import ExternalTaskMarker
 from scheduler.dagfiles import load, problem
 from scheduler.services import assets as service
-from scheduler.store.dags.assets import SucceededTask
+from scheduler.store.dags.outlets import SucceededTask
 
 
 class Shop(BaseHook):

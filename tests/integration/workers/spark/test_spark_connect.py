@@ -265,7 +265,8 @@ def test_the_session_of_a_lost_worker_is_closed(bench: Any, server: ConnectServe
     bench.wait(run)
 
     assert bench.scenario.states(run) == {"t": "success" if retries else "failed"}
-    eventually(lambda: not running(server), message=server.log)
+    # The run may have failed before the second worker has started, and the client of the server starts after that.
+    eventually(lambda: not running(server), timeout=180, message=lambda: f"{bench.output}\n{server.log()[-5000:]}")
     eventually(lambda: all(one["ended_at"] is not None for one in sessions(bench)), message=lambda: bench.output)
     assert [one["state"] for one in sessions(bench)] == ["killed", "finished"][: retries + 1]
     # The process of the worker, which forks its pool processes, has not used gRPC.
