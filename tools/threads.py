@@ -7,6 +7,7 @@ from tools.sources import PRODUCT, check, differences, modules
 
 #: Threads that are no VitalThread, by file, with the reason.
 OTHERS = {
+    "scheduler/api/comparisons.py": "ends when nothing is left to compare; the next request that asks starts another one",
     "workers/supervision/connection_tests.py": "tests one connection, whose answer the web process waits for",
     "scheduler/process/masked_output.py": "lives as long as the log of a try; its end closes the pipe",
     "scheduler/process/health.py": "the class itself, and a server that does not answer is what the service manager looks for",

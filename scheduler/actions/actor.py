@@ -71,9 +71,12 @@ class Actor:
         self.checks.clear()
         return result
 
-    def record(self, connection: Connection, event: str, extra: Mapping[str, Any]) -> None:
-        """Add an entry to the audit log, in the transaction of the change. A route that leads here declares the `event`."""
-        audit.add(connection, event, status=200, account=self.account or self.name, address=self.address, extra=extra)
+    def record(self, connection: Connection, event: str, extra: Mapping[str, Any], **thing: str) -> None:
+        """Add an entry to the audit log, in the transaction of the change. A route that leads here declares the `event`.
+
+        `thing` has the dag_id and the run_id of what was changed.
+        """
+        audit.add(connection, event, status=200, account=self.account or self.name, address=self.address, extra=extra, **thing)
 
     def announce_changes(self, changes: Collection[Change]) -> None:
         """Wake schedulers after changes of task instances, if there are any."""

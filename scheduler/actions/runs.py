@@ -207,22 +207,29 @@ def _change_backfill(by: Actor, change: Callable[[Connection, int], R], backfill
     return changed
 
 
-def reproduce(by: Actor, dag_id: str, run_id: str, *, keep: bool, despite_effects: bool) -> Reproduction:
+REPRODUCE = "runs.reproduce"
+
+
+def reproduce(
+    by: Actor, dag_id: str, run_id: str, *, keep: bool, despite_effects: bool, ignored: Sequence[str] = (), dry_run: bool = False
+) -> Reproduction:
     """Run an earlier run again, with its code and on its inputs, into a namespace that nobody else may use.
 
-    NotFoundError; CannotReproduceError. `keep` and `despite_effects` are those of reproductions.create.
+    NotFoundError; CannotReproduceError. `keep`, `despite_effects` and `ignored` are those of reproductions.create. A dry run
+    changes nothing; its result has the effects that need consent.
     """
-    created = by.write(_reproduce, by, dag_id, run_id, keep=keep, despite_effects=despite_effects)
-    by.announce("run triggered", {created.id})
-    return created
 
+    def work(connection: Connection) -> Reproduction:
+        catalog = by.settings.tables.catalog
+        created = reproductions.create(
+            connection, dag_id, run_id, catalog=catalog, keep=keep, despite_effects=despite_effects or dry_run, ignored=ignored,
+            triggered_by=by.made_by, default_queue=by.settings.core.default_queue,
+        )  # fmt: skip
+        namespaces.create(connection, catalog, created.scratch, {namespaces.READERS: "", namespaces.WRITERS: ""})
+        by.record(connection, REPRODUCE, {"reproduction": created.run_id}, dag_id=dag_id, run_id=run_id)
+        return created
 
-def _reproduce(connection: Connection, by: Actor, dag_id: str, run_id: str, *, keep: bool, despite_effects: bool) -> Reproduction:
-    catalog = by.settings.tables.catalog
-    created = reproductions.create(
-        connection, dag_id, run_id, catalog=catalog, keep=keep, despite_effects=despite_effects, triggered_by=by.made_by,
-        default_queue=by.settings.core.default_queue,
-    )  # fmt: skip
-    namespaces.create(connection, catalog, created.scratch, {namespaces.READERS: "", namespaces.WRITERS: ""})
-    by.record(connection, "runs.reproduce", {"dag_id": dag_id, "run_id": run_id, "reproduction": created.run_id})
+    created = by.write_or_rehearse(dry_run, work)
+    if not dry_run:
+        by.announce("run triggered", {created.id})
     return created

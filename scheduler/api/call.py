@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Engine
 
 from scheduler.actions.actor import Actor, ForbiddenError
 from scheduler.api import access, servers
+from scheduler.api.comparisons import Comparisons
 from scheduler.api.errors import documented
 from scheduler.api.login import SAFE, Logins
 from scheduler.api.servers import Broker
@@ -94,6 +95,7 @@ class Service:
     stopping: threading.Event
     versions: Versions
     kept: Kept
+    comparisons: Comparisons
 
     @classmethod
     def of(cls, settings: Settings, stopping: threading.Event | None = None) -> Self:
@@ -111,6 +113,7 @@ class Service:
             stopping=stopping,
             versions=Versions(),
             kept=Kept(),
+            comparisons=Comparisons(settings, engine),
         )
 
     def close(self) -> None:

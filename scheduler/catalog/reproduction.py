@@ -8,13 +8,14 @@ from typing import Any
 from pyiceberg.view.metadata import ViewMetadata
 from sqlalchemy import Engine
 
+from paceline.exceptions import NotFoundError
 from scheduler.catalog import contents, views
 from scheduler.catalog.contents import State, Summary
 from scheduler.catalog.files import Warehouse
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
 from scheduler.store.tables import pointers, scratch
-from scheduler.store.tables.scratch import Published, Read
+from scheduler.store.tables.scratch import Published, Read, Reproduced
 
 NO_TABLE = "no table"
 
@@ -145,6 +146,17 @@ def compare(
     comparison = Comparison(settings, ignored)
     tables = [comparison.table(name, then.get(name), now.get(name), bases.get(name)) for name in sorted(then.keys() | now.keys())]
     return {"tables": tables, "inputs": differing_inputs(reads[0], reads[1], prefix)}
+
+
+def judge(settings: Settings, engine: Engine, one: Reproduced) -> dict[str, Any]:
+    """Compare a reproduction that has ended with its original, store the result, and return it. NotFoundError, OSError."""
+    if one.original_run_id is None:
+        raise NotFoundError(f"The original of {one.run_id} was deleted, so there is nothing to compare with.")
+    found = compare(settings, engine, one.original_id, one.id, namespace=one.scratch, ignored=one.ignored)
+    is_equal = one.state == one.original_state and not found["inputs"] and all(row["is_equal"] for row in found["tables"])
+    verdict = {"is_equal": is_equal, "original_state": one.original_state, "reproduced_state": one.state, **found}
+    transact(engine, scratch.store_verdict, one, verdict)
+    return verdict
 
 
 def _bases(reads: Iterable[Read]) -> Mapping[str, str]:

@@ -211,27 +211,22 @@ def reproduce(dag_id: str, run_id: str, *, keep: bool, ignored: tuple[str, ...],
     from scheduler.catalog import reproduction, scratch
     from scheduler.cli import progress
     from scheduler.cli.tables import settings_with_tables
-    from scheduler.store.read import reads
+    from scheduler.store.tables.scratch import reproductions
 
     settings = settings_with_tables()
-    original = options.transact(reads.run, dag_id, run_id)
-    created = actions.reproduce(options.actor(), dag_id, run_id, keep=keep, despite_effects=yes)
+    created = actions.reproduce(options.actor(), dag_id, run_id, keep=keep, despite_effects=yes, ignored=ignored)
     _introduce(dag_id, run_id, created)
     screen = output.console(stderr=output.json_wanted())
-    run = progress.watch_run(options.engine(), dag_id, created.run_id, console=screen, timeout_s=timeout_s)
-    found = reproduction.compare(
-        settings, options.engine(), created.original_id, created.id, namespace=created.scratch, ignored=ignored
-    )
-    is_equal = run["state"] == original["state"] and not found["inputs"] and all(row["is_equal"] for row in found["tables"])
+    progress.watch_run(options.engine(), dag_id, created.run_id, console=screen, timeout_s=timeout_s)
+    (ended,) = options.transact(reproductions, created.id)
     answer = {
         "dag_id": dag_id, "run_id": run_id, "reproduction": created.run_id, "dag_version": created.version_number,
-        "original_state": original["state"], "reproduced_state": run["state"], "is_equal": is_equal,
-        "namespace": created.scratch if keep else None, **found,
+        "namespace": created.scratch if keep else None, **reproduction.judge(settings, options.engine(), ended),
     }  # fmt: skip
     if not keep:
         scratch.drop(settings, options.engine(), created.scratch)
     _show_comparison(answer)
-    if not is_equal:
+    if not answer["is_equal"]:
         click.get_current_context().exit(1)
 
 

@@ -47,6 +47,7 @@ PAGES = (
     "/dags/journey/runs/{failed}",
     "/dags/journey/runs/{failed}/graph",
     "/dags/journey/runs/{failed}/compare",
+    "/dags/journey/runs/{failed}/reproductions",
     "/dags/journey/runs/{run}/callbacks",
     "/dags/journey/runs/{run}",
     "/dags/journey/runs/{run}/tasks",

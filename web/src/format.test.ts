@@ -11,6 +11,7 @@ it('names runs by their date and type', () => {
   expect(runName('asset_triggered__2026-11-27T03:00:00+00:00')).toContain('by assets')
   expect(runName('backfill__2025-01-02T00:00:00+00:00')).toBe('Jan 2 2025, 00:00 · backfill')
   expect(runName('my_run__of_today')).toBe('my_run__of_today')
+  expect(runName('reproduce__scheduled__2026-11-27T03:00:00+00:00__2')).toBe('Nov 27, 03:00 · scheduled · reproduction 2')
   expect(runName('scheduled__2026-99-99T03:00:00')).toBe('scheduled__2026-99-99T03:00:00')
 })
 

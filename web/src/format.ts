@@ -139,6 +139,8 @@ export function shortMoment(at: string | number | Date, seconds = false): string
 /** A run as people speak of it: "Nov 27, 03:00 · scheduled". A run whose ID a person chose is called by its ID. */
 export function runName(runId: string): string {
   const found = /^(scheduled|manual|backfill|asset_triggered)__(\d{4}-\d\d-\d\dT\d\d:\d\d:(\d\d)\S*)$/.exec(runId)
+  const again = /^reproduce__(.+)__(\d+)$/.exec(runId)
+  if (again) return t.reproduction.name(runName(again[1]!), again[2]!)
   return found && !Number.isNaN(Date.parse(found[2]!)) ? `${shortMoment(found[2]!, found[3] !== '00')} · ${t.run.types[found[1]!]}` : runId
 }
 

@@ -1,9 +1,9 @@
 """DAG runs."""
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from paceline.states import RunState
 from scheduler.api.models.base import Body, CursorPage, Model, Moment, Note, Version, from_row, with_bounds
@@ -41,6 +41,8 @@ class DagRun(Model):
     requested_state: RunState | None = None
     #: Why the schedulers cannot decide a running run.
     scheduling_error: str | None = None
+    #: Of a reproduction: the ID of its original, which may be deleted.
+    reproduction_of: str | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -95,6 +97,81 @@ class DagRunClear(Body):
     only_new: bool = False
     run_on_latest_version: bool | None = None
     note: Note | None = None
+
+
+class ReproductionBody(Body):
+    """A reproduction of a run."""
+
+    dry_run: bool = True
+    #: Keep its tables until its run is deleted.
+    keep: bool = False
+    #: Columns that the comparison of rows leaves out.
+    ignore: list[Annotated[str, StringConstraints(min_length=1, max_length=250)]] = Field([], max_length=100)
+    #: Also run tasks again that are known to do more than write tables.
+    despite_effects: bool = False
+
+
+class ReproductionPlan(Model):
+    """What a reproduction would do."""
+
+    version_number: int
+    #: The run moved to this version while it ran: its earlier tasks executed other code.
+    moved: bool
+    #: What its tasks would do again beside writing tables, as far as the DAG tells.
+    effects: list[str]
+
+
+class ReproducedTable(Model):
+    """A table that a run or its reproduction has published. Without rows and checksums, they could not be compared."""
+
+    table: str
+    is_equal: bool
+    schema_equal: bool
+    rows_equal: bool
+    checksum_equal: bool
+    original_rows: int | None
+    reproduced_rows: int | None
+    original_checksum: str | None
+    reproduced_checksum: str | None
+    columns_that_differ: list[str]
+    note: str
+
+
+class ReproducedInput(Model):
+    """A table that a task of a reproduction has read in another state than that of the original, or only one of them has read."""
+
+    task_id: str
+    map_index: int
+    table: str
+    original_publication: int | None
+    reproduced_publication: int | None
+
+
+class Reproduction(Model):
+    """A reproduction beside its original."""
+
+    dag_run_id: str = from_row("run_id")
+    dag_id: str
+    state: RunState
+    start_date: datetime | None = from_row("started_at")
+    end_date: datetime | None = from_row("ended_at")
+    original_run_id: str | None
+    original_state: RunState | None
+    keep: bool
+    #: The namespace of its tables, until they are deleted.
+    namespace: str | None
+    ignored: list[str]
+    #: `pending` until its run ends, `comparing` until its tables are read. `unknown` has a reason.
+    verdict: Literal["pending", "comparing", "equal", "different", "unknown"]
+    reason: str | None
+    tables: list[ReproducedTable]
+    inputs: list[ReproducedInput]
+
+
+class Reproductions(Model):
+    """The newest reproductions of a run, or the one that it is."""
+
+    reproductions: list[Reproduction]
 
 
 class DagRunRef(DagRunPatch):

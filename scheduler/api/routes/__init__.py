@@ -10,6 +10,7 @@ from scheduler.api.routes import (
     named,
     operations,
     pictures,
+    reproductions,
     task_changes,
     task_instances,
     values,
@@ -24,5 +25,5 @@ ROUTERS = (
     installation.unsupported, pictures.router, named.connection_tests, operations.router, task_changes.by_filter,
     installation.router, dag_runs.backfills, bundles.router, values.hitl, values.state_store, assets.tables,
     assets.router, installation.event_logs, named.pools, named.variables, named.connections, dags.router, dag_runs.router,
-    values.xcoms, task_instances.log_routes, task_instances.router, task_changes.router,
+    reproductions.router, values.xcoms, task_instances.log_routes, task_instances.router, task_changes.router,
 )  # fmt: skip

@@ -128,7 +128,7 @@ WEB: Rights = {
     **dict.fromkeys(
         (
             "paceline_schema", "import_error", "process", "event", "queue_depth", "dag_source", "notice", "external_job",
-            "task_progress", "dag_run_asset_event",
+            "task_progress",
         ),
         READ,
     ),
@@ -160,6 +160,9 @@ WEB: Rights = {
     "bundle_blob": ("select", "insert", Only("update", ("digest",))),  # to lock it
     "audit": ("select", "insert", Only("update", ("status",))),
     **TABLES,
+    # To reproduce a run, and to store the comparison.
+    "dag_run_asset_event": ("select", "insert"),
+    "reproduction": ("select", "insert", Only("update", ("verdict", "compared_end"))),
 }  # fmt: skip
 
 #: The rights on everything that exists now; a migration grants those on what it adds.

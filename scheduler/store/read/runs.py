@@ -27,7 +27,10 @@ RUNS = Listing(
         case when r.state = 'running' then r.scheduling_error end as scheduling_error,
         v.id as version_id, v.number as version_number, v.created_at as version_created_at, {BUNDLE_OF},
         {EARLIER_VERSIONS} as earlier_versions,
-        (select n.note from run_note n where n.dag_run_id = r.id) as note
+        (select n.note from run_note n where n.dag_run_id = r.id) as note,
+        case when r.run_type = 'reproduction' then (
+            select o.run_id from reproduction p join dag_run o on o.id = p.original_id where p.dag_run_id = r.id) end
+            as reproduction_of
     """,
     tables="dag_run r",
     joins={"v": "join dag_version v on v.id = r.version_id"},

@@ -5,7 +5,7 @@ its original has that; its tasks see the dates and the type of the original (hot
 own (tables/pointers), so no other run sees it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,29 +68,33 @@ class Reproduction:
     version_number: int
     #: How often the original moved to another version while it ran: its earlier tasks executed other code.
     moves: int
+    #: What its tasks do beside writing tables, as far as the DAG tells.
+    effects: list[str]
 
 
 def create(
     connection: Connection, dag_id: str, run_id: str, *, catalog: str, keep: bool, triggered_by: str, default_queue: str,
-    despite_effects: bool = False,
+    despite_effects: bool = False, ignored: Sequence[str] = (),
 ) -> Reproduction:  # fmt: skip
     """Create a run that repeats an earlier one. NotFoundError; CannotReproduceError with the reason.
 
-    `keep` leaves its tables until it is deleted. `despite_effects` runs tasks again that do more than write tables.
+    `keep` leaves its tables until it is deleted. `despite_effects` runs tasks again that do more than write tables. The comparison
+    leaves out the columns that are `ignored`.
     """
     original = rows.first_dict(connection.exec_driver_sql(ORIGINAL, {"dag_id": dag_id, "run_id": run_id, "catalog": catalog}))
     if original is None:
         raise NotFoundError(f"DAG {dag_id!r} has no run {run_id!r}: see `paceline runs list --dag {dag_id}`.")
     dag = Versions().dag(connection, original["version_id"])
-    reason = why_not(original, dag, despite_effects=despite_effects) or _gone(connection, catalog, original)
+    effects = list(_effects(dag))
+    reason = why_not(original, dag, [] if despite_effects else effects) or _gone(connection, catalog, original)
     if reason is not None:
         raise CannotReproduceError(f"Run {run_id} of DAG {dag_id} cannot be reproduced: {reason}.")
     _refuse_old_processes(connection)
     new_id, new_name = _insert(connection, dag, original, triggered_by=triggered_by)
     scratch = f"reproduce_{new_id}"
     connection.exec_driver_sql(
-        "insert into reproduction (dag_run_id, original_id, catalog, scratch, keep) values (%s, %s, %s, %s, %s)",
-        (new_id, original["id"], catalog, scratch, keep),
+        "insert into reproduction (dag_run_id, original_id, catalog, scratch, keep, ignored) values (%s, %s, %s, %s, %s, %s)",
+        (new_id, original["id"], catalog, scratch, keep, list(ignored)),
     )
     connection.exec_driver_sql(HOLD_VERSIONS, {"new": new_id, "run": original["id"]})
     task_nos = integrity.wanted(dag, original["logical_date"], is_backfill=original["run_type"] == "backfill")
@@ -101,12 +105,11 @@ def create(
         "insert into dag_run_asset_event select %s, event_id from dag_run_asset_event where dag_run_id = %s",
         (new_id, original["id"]),
     )
-    return Reproduction(new_id, original["id"], new_name, scratch, original["version_number"], original["moves"])
+    return Reproduction(new_id, original["id"], new_name, scratch, original["version_number"], original["moves"], effects)
 
 
-def why_not(original: dict[str, Any], dag: SerializedDag, *, despite_effects: bool) -> str | None:
-    """Why a run cannot be reproduced, as far as its row and its DAG tell; None if it can."""
-    effects = [] if despite_effects else list(_effects(dag))
+def why_not(original: dict[str, Any], dag: SerializedDag, effects: Sequence[str]) -> str | None:
+    """Why a run cannot be reproduced, as far as its row and its DAG tell; None if it can. `effects` are those without consent."""
     used = "has read tables and written none" if original["has_read"] else "has used no tables"
     reasons = {
         "it is a reproduction itself; name its original": original["run_type"] == "reproduction",
@@ -119,7 +122,8 @@ def why_not(original: dict[str, Any], dag: SerializedDag, *, despite_effects: bo
         f"it {used}, so there is nothing to compare": not original["has_written"],
         "it ran before Paceline recorded which state of the tables each task reads; later runs can be reproduced":
             not original["has_pins"],
-        f"{'; '.join(effects)}. A reproduction would do that again; --yes allows it": bool(effects),
+        f"{'; '.join(effects)}. A reproduction would do that again; --yes, or despite_effects in the REST API, allows it":
+            bool(effects),
     }  # fmt: skip
     return next((reason for reason, holds in reasons.items() if holds), None)
 

@@ -1,7 +1,10 @@
-"""The tables of reproductions: what they have published beside their originals, and their removal."""
+"""The tables of reproductions: what they have published beside their originals, the results of comparisons, and their removal."""
 
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
+import psycopg2.extras
 from sqlalchemy import Connection
 
 from paceline.states import RUN_UNFINISHED
@@ -38,8 +41,24 @@ select p.scratch from reproduction p left join dag_run r on r.id = p.dag_run_id
    and (r.id is null or exists (
         select from iceberg_namespace_properties n where n.catalog_name = p.catalog and n.namespace = p.scratch))
 """
-
-
+#: The reproductions of a run, or the run itself if it is one, the newest first. A result of an earlier end counts no more.
+OF_RUN = """
+select p.dag_run_id as id, p.original_id, p.catalog, p.scratch, p.keep, p.ignored, r.dag_id, r.run_id, r.state, r.started_at,
+       r.ended_at, o.run_id as original_run_id, o.state as original_state,
+       case when p.compared_end = r.ended_at then p.verdict end as verdict,
+       exists (
+           select from iceberg_namespace_properties n where n.catalog_name = p.catalog and n.namespace = p.scratch) as has_tables
+  from reproduction p join dag_run r on r.id = p.dag_run_id left join dag_run o on o.id = p.original_id
+ where p.original_id = %(run)s or p.dag_run_id = %(run)s order by p.dag_run_id desc limit %(limit)s
+"""
+#: Not if the tables were dropped meanwhile, so that what was read may be a part of them.
+STORE_VERDICT = """
+update reproduction p set verdict = %(verdict)s, compared_end = r.ended_at from dag_run r
+ where p.dag_run_id = %(id)s and r.id = p.dag_run_id and r.ended_at = %(ended_at)s
+   and exists (select from iceberg_namespace_properties n where n.catalog_name = p.catalog and n.namespace = p.scratch)
+"""
+#: Reproductions of one run that are shown.
+MOST = 50
 DROP = (
     "delete from iceberg_tables where catalog_name = %(catalog)s and starts_with(table_namespace, %(below)s)",
     "delete from iceberg_namespace_properties where catalog_name = %(catalog)s"
@@ -74,6 +93,38 @@ class Read:
     name: str
     publication: int | None
     location: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduced:
+    """A reproduction beside its original, which may be deleted. `verdict` is the result of the comparison, if there is one."""
+
+    id: int
+    original_id: int
+    catalog: str
+    scratch: str
+    keep: bool
+    ignored: list[str]
+    dag_id: str
+    run_id: str
+    state: str
+    started_at: datetime | None
+    ended_at: datetime | None
+    original_run_id: str | None
+    original_state: str | None
+    verdict: dict[str, Any] | None
+    has_tables: bool
+
+
+def reproductions(connection: Connection, dag_run_id: int, limit: int = MOST) -> list[Reproduced]:
+    """The newest reproductions of a run; of a reproduction, itself."""
+    return rows.of_result(Reproduced, connection.exec_driver_sql(OF_RUN, {"run": dag_run_id, "limit": limit}))
+
+
+def store_verdict(connection: Connection, one: Reproduced, verdict: dict[str, Any]) -> None:
+    """Store the result of a comparison, unless the run was cleared or its tables were dropped meanwhile."""
+    values = {"id": one.id, "ended_at": one.ended_at, "verdict": psycopg2.extras.Json(verdict)}
+    connection.exec_driver_sql(STORE_VERDICT, values)
 
 
 def published(connection: Connection, catalog: str, dag_run_id: int) -> list[Published]:

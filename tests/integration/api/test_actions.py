@@ -262,6 +262,18 @@ CASES: dict[str, Case] = {
         wakes="bundle deployed", before=BUNDLE, becomes=[(1,)],
         rows="select v.number from bundle b join bundle_version v on v.id = b.wanted_id",
     ),
+    # Its command waits for the end of a run: tests/integration/cli/test_reproduce.py.
+    "runs.reproduce": Case(
+        rest=("POST", f"{RUN}/reproductions", {"dry_run": False}), audit="runs.reproduce", wakes="run triggered", with_run=True,
+        before=(
+            *BUNDLE, "update dag_version v set bundle_version_id = b.id from bundle_version b where b.number = 2",
+            "insert into table_pin (dag_run_id, task_instance_id, publication)"
+            f" select dag_run_id, id, 0 from task_instance where id = {OF_BAD}",
+            "insert into table_version (catalog, namespace, name, publication, metadata_location, published_by, task_instance_id)"
+            f" values ('lake', 'sales', 't', 1, 'one', 'ada', {OF_BAD})",
+        ),
+        rows="select run_type, state from dag_run where run_id = 'reproduce__bad__1'", becomes=[("reproduction", "queued")],
+    ),
     "stored.roll_back_table": Case(
         cli=("tables", "rollback", "sales.t", "--to", "1"), audit_of_command="tables.rollback", before=TABLE, becomes=[("one", 3)],
         rows="select metadata_location, number from iceberg_tables, table_publication",
@@ -271,9 +283,6 @@ CASES: dict[str, Case] = {
         rows="select run_id from dag_run where dag_id = 'etl' order by id", becomes=[("now",)],
     ),
 }  # fmt: skip
-
-#: Its command waits for the end of a run, so it has tests of its own.
-ELSEWHERE = {"runs.reproduce": "tests/integration/cli/test_reproduce.py"}
 
 
 def test_the_table_has_every_action() -> None:
@@ -286,7 +295,7 @@ def test_the_table_has_every_action() -> None:
         if value.__module__ == name and not function.startswith("_") and next(iter(inspect.signature(value).parameters), "") == "by"
     }
 
-    assert {*CASES, *ELSEWHERE} == found
+    assert set(CASES) == found
 
 
 def wakeups(world: World) -> set[str]:

@@ -97,6 +97,8 @@ BOUNDED = {
     # operations.MOST_POINTS, operations.MOST_LISTED, home.MOST, params.LONGEST_PAGE.
     # jump.MOST of each kind; and the tasks and fields of one run.
     f"{API}/jump", f"{RUN}/comparison",
+    # scratch.MOST, each with the tables of one run.
+    f"{RUN}/reproductions",
     f"{API}/queues/history", f"{API}/poolLines/{{pool_name}}", f"{API}/home", f"{API}/queues", f"{API}/processes", f"{API}/workers",
     # operations.MOST_BARS and operations.MOST_TAGS.
     f"{API}/home/trend",

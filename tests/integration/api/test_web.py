@@ -273,6 +273,8 @@ FORBIDDEN = [
     "update import_error set message = ''",
     "update backfill set created_by = ''",
     "update task_progress set progress = '{}'",
+    "update reproduction set keep = true",
+    "delete from reproduction",
     "insert into deferral (task_instance_id) values (1)",
     "alter role current_user superuser",
     "select * from pg_authid",

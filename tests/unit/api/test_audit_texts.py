@@ -31,7 +31,7 @@ def test_each_change_has_a_sentence_on_the_page_of_the_audit_log() -> None:
     commands = {
         event
         for path in (*ROOT.glob("scheduler/actions/*.py"), *ROOT.glob("scheduler/catalog/*.py"))
-        for event in re.findall(r'(?<!point\()"((?:bundles|tables|users)\.[a-z_]+)"', path.read_text(encoding="utf-8"))
+        for event in re.findall(r'(?<!point\()"((?:bundles|runs|tables|users)\.[a-z_]+)"', path.read_text(encoding="utf-8"))
     }
     table = re.search(
         r"\n    done: \{(.*?)\n    \} as Record", (ROOT / "web/src/strings.ts").read_text(encoding="utf-8"), re.DOTALL

@@ -29,7 +29,7 @@ import { RunList } from '../runList'
 import { TasksTab } from './TasksTab'
 
 const TABS = ['grid', 'graph', 'runs', 'durations', 'calendar', 'source', 'docs', 'details'] as const
-const RUN_TABS = ['gantt', 'graph', 'tasks', 'compare', 'callbacks', 'details'] as const
+const RUN_TABS = { gantt: t.dag.gantt, graph: t.dag.graph, tasks: t.run.tasks, compare: t.compare.title, reproductions: t.reproduction.title, callbacks: t.task.callbacks, details: t.dag.details }
 
 export const begin = (params: Record<string, string>) => beginDag(params['dag']!, params['run'], params['tab'])
 
@@ -152,6 +152,7 @@ function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: st
       nudge('runs', `dag:${dagId}`)
       void live.refresh()
     })
+  const ended = run.state === 'success' || run.state === 'failed'
   const note = (text: string | null) => ok(api.PATCH('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}', { ...params, body: { note: text } })).then(live.refresh)
   const remove = async () => {
     if (!(await confirm(`${t.run.delete}: ${runName(runId)}`, t.run.deleteText, t.remove))) return
@@ -170,6 +171,7 @@ function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: st
                 { text: t.run.markSuccess, icon: 'check', act: () => void mark('success') },
                 { text: t.run.markFailed, icon: 'close', act: () => void mark('failed') },
                 { text: t.run.writeNote, icon: 'edit', act: () => setNoting(true) },
+                ended && run.run_type !== 'reproduction' && { text: t.reproduction.start, icon: 'copy', href: href(`${to('dags', dagId, 'runs', runId, 'reproductions')}?do=reproduce`) },
                 { text: t.run.rerun, icon: 'play', act: () => onTrigger({ conf: run.conf ?? {} }) },
                 { text: t.run.delete, icon: 'trash', bad: true, act: () => void remove() },
               ]}
@@ -181,9 +183,9 @@ function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: st
       {run.scheduling_error && <Note kind="bad">{run.scheduling_error}</Note>}
       {(run.state === 'queued' || run.requested_state) && (why.data.value?.waiting_for.length ?? 0) > 0 && <Note kind="warn">{inZone(why.data.value!.waiting_for.join(' '))}</Note>}
       <nav class="tabs" ref={currentInView} aria-label={t.run.title}>
-        {RUN_TABS.map((name) => (
+        {Object.entries(RUN_TABS).map(([name, title]) => (
           <a key={name} href={href(name === 'gantt' ? to('dags', dagId, 'runs', runId) : to('dags', dagId, 'runs', runId, name))} aria-current={tab === name ? 'page' : undefined}>
-            {name === 'tasks' ? t.run.tasks : name === 'compare' ? t.compare.title : name === 'callbacks' ? t.task.callbacks : t.dag[name]}
+            {title}
           </a>
         ))}
       </nav>
@@ -192,6 +194,7 @@ function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: st
       {tab === 'graph' && <GraphTab dagId={dagId} runId={runId} version={run.dag_versions.at(-1)?.version_number} />}
       {tab === 'tasks' && <TasksTab dagId={dagId} runId={runId} operator={operator} />}
       {tab === 'compare' && <Lazy load={() => import('./Compare')} props={{ dagId, runId }} />}
+      {tab === 'reproductions' && <Lazy load={() => import('./Reproductions')} props={{ run, operator }} />}
       {tab === 'callbacks' && <Callbacks of={`${dagId} ${runId}`} topic={`dag:${dagId}`} read={() => api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/callbackLog', { params: { path: params.params.path, query: { limit: 5000 } } })} />}
       {tab === 'details' && <RunDetails run={run} why={why.data.value ?? null} onNote={operator ? () => setNoting(true) : null} />}
       {noting && <NoteForm note={run.note} save={note} onClose={() => setNoting(false)} />}
@@ -211,6 +214,7 @@ function RunFacts({ run }: { run: DagRun }) {
     <p class="dag-facts soft small">
       <State state={run.state} />
       <Took start={run.start_date} end={run.end_date} />
+      {run.reproduction_of && <span>{t.reproduction.of}<a class="link" href={href(to('dags', run.dag_id, 'runs', run.reproduction_of))} title={run.reproduction_of}>{runName(run.reproduction_of)}</a></span>}
       {runName(run.dag_run_id) === run.dag_run_id && <span>{t.run.types[run.run_type] ?? run.run_type}</span>}
       <span><Time at={run.start_date ?? run.queued_at} /></span>
       {run.logical_date && <span>{t.run.logical} <Time at={run.logical_date} exact /></span>}
