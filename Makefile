@@ -45,7 +45,7 @@ check: setup ## Check format, lint, types, import layers, spelling, the reposito
 	@$(BIN)/python web/build.py check
 	@$(BIN)/python deploy/vulnerabilities
 
-test-tables: setup ## Strike tasks that write tables at every point, compare 10,000 writes with their serial order, run Iceberg's tests: hours; QUICK=1: minutes
+test-tables: setup ## Strike tasks that write tables at every point, compare 10,000 writes with their serial order, run Iceberg's tests and Flink: hours; QUICK=1: minutes
 	@QUICK=$(QUICK) .make/test-tables $(ARGS)
 
 test-faults: setup ## Kill processes at every fault point under 200 runs each, stop some for a minute, drop messages
