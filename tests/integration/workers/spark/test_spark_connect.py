@@ -252,7 +252,8 @@ d()
 @pytest.mark.parametrize("retries", [1, 0], ids=["by the next try", "by a worker of the queue"])
 def test_the_session_of_a_lost_worker_is_closed(bench: Any, server: ConnectServer, retries: int) -> None:
     # The client of the server does not even start within the second that the end of an application may take.
-    more = {"PACELINE_SPARK_ABANDONED_CHECK_INTERVAL": "0.5", **({} if retries else {"PACELINE_SPARK_KILL_TIMEOUT": "1"})}
+    more = {"PACELINE_SPARK_ABANDONED_CHECK_INTERVAL": "0.5", "PACELINE_SPARK_SUBMIT_TIMEOUT": "60"}
+    more |= {} if retries else {"PACELINE_SPARK_KILL_TIMEOUT": "1"}
     first = bench.worker(**options(server, **more))
     bench.dag(LOST.replace("RETRIES", str(retries)))
     run = bench.scenario.trigger("d", run_id="r1")
@@ -264,7 +265,7 @@ def test_the_session_of_a_lost_worker_is_closed(bench: Any, server: ConnectServe
     second = bench.worker(**options(server, **more))
     bench.wait(run)
 
-    assert bench.scenario.states(run) == {"t": "success" if retries else "failed"}
+    assert bench.scenario.states(run) == {"t": "success" if retries else "failed"}, f"{bench.output}\n{bench.log('t')}"
     # The run may have failed before the second worker has started, and the client of the server starts after that.
     eventually(lambda: not running(server), timeout=180, message=lambda: f"{bench.output}\n{server.log()[-5000:]}")
     eventually(lambda: all(one["ended_at"] is not None for one in sessions(bench)), message=lambda: bench.output)
