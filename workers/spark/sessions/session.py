@@ -23,10 +23,9 @@ NO_ANSWER = re.compile(r"An error occurred while calling \S+")
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The session of one task, the state before it, and the thread of the JVM in which its calls run."""
+    """The session of one task, and the thread of the JVM in which its calls run."""
 
     session: "SparkSession"
-    before: State
     thread: Any
     #: The threads of this process.
     threads: Threads
@@ -35,13 +34,14 @@ class Begun:
 def begin(warm: WarmJvm, own: Mapping[str, str], *, name: str) -> Begun:
     """Start a new session with the keys of `own`, and make it current; `name` is the group and description of its jobs."""
     warm.jvm.clear_output()
-    before = State(warm)
+    if warm.state is None:
+        warm.state = State(warm)
     session = warm.base.newSession()
     for key, value in own.items():
         session.conf.set(key, value)
     _make_current(warm, session)
     session.sparkContext.setJobGroup(name, name, interruptOnCancel=True)
-    return Begun(session, before, warm.classes.java.lang.Thread.currentThread(), Threads())
+    return Begun(session, warm.classes.java.lang.Thread.currentThread(), Threads())
 
 
 @contextlib.contextmanager
@@ -67,7 +67,7 @@ def until_end(warm: WarmJvm, begun: Begun) -> Iterator["SparkSession"]:
     finally:
         if warm.unfit is None and begun.threads.left(ending_s):
             warm.unfit = "a thread of an ended task may still use it"
-        _close(warm, begun.before)
+        _close(warm)
 
 
 @contextlib.contextmanager
@@ -105,13 +105,13 @@ def _message(warm: WarmJvm, error: Exception) -> str:
     return ""
 
 
-def _close(warm: WarmJvm, before: State) -> None:
+def _close(warm: WarmJvm) -> None:
     """Clean up after a task. An error here ends the JVM, and does not fail the task."""
     cleaned = False
     try:
         if warm.unfit is None and warm.jvm.alive:
             with warm.jvm.must_answer(ANSWER_S):
-                _clean(warm, before)
+                _clean(warm)
         cleaned = True
     except Exception as error:
         warm.unfit = f"it could not be cleaned after a task ({causes.first_line(error)})"
@@ -123,7 +123,7 @@ def _close(warm: WarmJvm, before: State) -> None:
     _drop_connection(warm)
 
 
-def _clean(warm: WarmJvm, before: State) -> None:
+def _clean(warm: WarmJvm) -> None:
     shared_state.restore_modules()
     warm.python.restore()
     warm.levels.restore()
@@ -134,7 +134,7 @@ def _clean(warm: WarmJvm, before: State) -> None:
             warm.unfit = "a task started a SparkContext of its own"
         return
     warm.context.cancelAllJobs()
-    before.restore()
+    warm.state.restore()
     _make_current(warm, warm.base)
 
 

@@ -40,10 +40,14 @@ class WarmJvm:
     conf: Mapping[str, str]
     jvm: Jvm
     base: Any = None
-    #: The objects inside the JVM, because a task can change the Python objects for them.
+    #: The objects inside the JVM, because a task can change the Python objects for them, and each use would be a round trip.
     context: Any = field(init=False)
     session: Any = field(init=False)
-    shared_conf: str = field(init=False)
+    bus: Any = field(init=False)
+    status: Any = field(init=False)
+    python_factories: Any = field(init=False)
+    #: What the sessions of the SparkContext share, as it was before the first: see jvm_state.State.
+    state: Any = field(init=False)
     python: PythonSide = field(init=False)
     levels: LogLevels = field(init=False)
     started_at: float = field(default_factory=time.monotonic)
@@ -62,7 +66,9 @@ class WarmJvm:
         """Start a SparkContext, and the session from which all others are created."""
         self.base = base = _session(self)
         self.context, self.session = base.sparkContext._jsc.sc(), base._jsparkSession
-        self.shared_conf = self.context.conf().toDebugString()
+        self.bus, self.status = self.context.listenerBus(), self.context.statusStore()
+        self.python_factories = shared_state.python_factories(self.classes, self.context)
+        self.state = None
         self.python = PythonSide(base)
         with self.jvm.refusing_tables():
             self.session.sharedState().externalCatalog()  # creates the folder, with its first use
@@ -147,7 +153,7 @@ def _is_fit(warm: WarmJvm, limits: Spark) -> bool:
                 activate(warm)
                 if warm.stopped:
                     warm.renew()
-                why = shared_state.why_python_ended(warm.classes, warm.context)
+                why = shared_state.why_python_ended(warm.classes, warm.python_factories)
         if why is None:
             return True
     except BaseException as error:

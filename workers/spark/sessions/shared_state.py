@@ -25,29 +25,28 @@ class LogLevels:
         self._levels = classes.java.util.HashMap()
         for name in loggers.keySet():
             self._levels.put(name, loggers.get(name).getLevel())
-        self._threshold = self._logging().sparkShellThresholdLevel()
+        self._names = self._levels.keySet()
+        self._logging = getattr(getattr(classes.org.apache.spark.internal, "Logging$"), "MODULE$")
+        self._threshold = self._logging.sparkShellThresholdLevel()
 
     def restore(self) -> None:
         """Restore the levels that a task changed, and remove the loggers that it added."""
-        log4j, known = self._classes.org.apache.logging.log4j, self._levels.keySet()
-        if not self._loggers().keySet().equals(known):
+        log4j = self._classes.org.apache.logging.log4j
+        if not self._loggers().keySet().equals(self._names):
             added = self._classes.java.util.HashSet(self._loggers().keySet())
-            added.removeAll(known)
+            added.removeAll(self._names)
             for name in added:
                 self._configuration().removeLogger(name)
             log4j.LogManager.getContext(False).updateLoggers()
         log4j.core.config.Configurator.setLevel(self._levels)
         # setLogLevel of a SparkContext removes the threshold of Spark's shells.
-        getattr(self._logging(), "sparkShellThresholdLevel_$eq")(self._threshold)
+        getattr(self._logging, "sparkShellThresholdLevel_$eq")(self._threshold)
 
     def _configuration(self) -> Any:
         return self._classes.org.apache.logging.log4j.LogManager.getContext(False).getConfiguration()
 
     def _loggers(self) -> Any:
         return self._configuration().getLoggers()
-
-    def _logging(self) -> Any:
-        return getattr(getattr(self._classes.org.apache.spark.internal, "Logging$"), "MODULE$")
 
 
 #: Seconds after which an idle thread ends; Spark's default is 60.
@@ -91,9 +90,21 @@ SIGKILL = 1 << (signal.SIGKILL - 1)
 NOT_RUNNING = "TtZX"
 
 
-def why_python_ended(classes: Any, context: Any) -> str | None:
+def python_factories(classes: Any, context: Any) -> Any:
+    """What starts the Python daemons of a SparkContext: a map of Scala, empty until it first runs Python.
+
+    None if this Spark has no such private field.
+    """
+    from py4j.protocol import Py4JError
+
+    with contextlib.suppress(Py4JError):
+        return field(classes, "org.apache.spark.SparkEnv", "pythonWorkers").get(context.env())
+    return None
+
+
+def why_python_ended(classes: Any, factories: Any) -> str | None:
     """Why the JVM of a SparkContext cannot run Python any more; None if it can, or has not done so yet."""
-    return None if all(map(is_running, _pids(classes, context))) else "one of its Python daemons has ended"
+    return None if all(map(is_running, _pids(classes, factories))) else "one of its Python daemons has ended"
 
 
 def is_running(pid: int) -> bool:
@@ -106,31 +117,33 @@ def is_running(pid: int) -> bool:
     return fields["State"][0] not in NOT_RUNNING and not int(fields["ShdPnd"], 16) & SIGKILL
 
 
-def end_idle_workers(classes: Any, context: Any) -> None:
+def end_idle_workers(factories: Any) -> None:
     """End the workers that wait for work: UDFs of the next task would find the environment, folder and modules of this one.
 
     Their daemon stays, and forks others.
     """
-    for factory in _factories(classes, context):
+    for factory in _elements(factories):
         method = factory.getClass().getDeclaredMethod(f"{FACTORY.replace('.', '$')}$$cleanupIdleWorkers", None)
         method.invoke(factory, None)
 
 
-def _pids(classes: Any, context: Any) -> Iterator[int]:
-    """The PIDs of the daemons, from private fields of Spark, which has no API for them. Without these fields there are none."""
+def _pids(classes: Any, factories: Any) -> Iterator[int]:
+    """The PIDs of the daemons, from a private field of Spark, which has no API for them. Without this field there are none."""
     from py4j.protocol import Py4JError
 
     with contextlib.suppress(Py4JError, AttributeError, TypeError):
-        for factory in _factories(classes, context):
+        for factory in _elements(factories):
             daemon = field(classes, FACTORY, "daemon").get(factory)
             if daemon is not None:
                 yield int(daemon.pid())
 
 
-def _factories(classes: Any, context: Any) -> Iterator[Any]:
-    factories = field(classes, "org.apache.spark.SparkEnv", "pythonWorkers").get(context.env()).valuesIterator()
-    while factories.hasNext():
-        yield factories.next()
+def _elements(factories: Any) -> Iterator[Any]:
+    if factories.isEmpty():
+        return
+    values = factories.valuesIterator()
+    while values.hasNext():
+        yield values.next()
 
 
 def field(classes: Any, owner: str, name: str) -> Any:

@@ -199,7 +199,7 @@ def look(warm: WarmJvm, *, jobs: bool = False) -> Look:
     since_ms = int(time.time() * 1000)
     mapper: list[Any] = []
     with contextlib.suppress(Py4JJavaError):  # a timeout: then a stage of the previous task may count
-        warm.context.listenerBus().waitUntilEmpty(EVENTS_MS)
+        warm.bus.waitUntilEmpty(EVENTS_MS)
     completed_before = _completed(warm)
     ended: dict[tuple[int, int], dict[str, Any]] = {}
     dropped = Progress()
@@ -208,7 +208,9 @@ def look(warm: WarmJvm, *, jobs: bool = False) -> Look:
         nonlocal dropped
         if not mapper:
             mapper.append(_mapper(warm))
-        store = warm.context.statusStore()
+        # Before the stages: one that completes between the two readings would count twice.
+        completed = _completed(warm) - completed_before
+        store = warm.status
         none = warm.jvm.gateway.new_array(warm.classes.double, 0)
         stages = json.loads(mapper[0].writeValueAsString(store.stageList(None, False, False, none, None)))
         stages = [stage for stage in stages if (stage["submissionTime"] or 0) >= since_ms]
@@ -224,7 +226,7 @@ def look(warm: WarmJvm, *, jobs: bool = False) -> Look:
             ran = json.loads(mapper[0].writeValueAsString(store.jobsList(None)))
             about["jobs"] = progress.of_jobs([job for job in ran if (job["submissionTime"] or 0) >= since_ms])
         now = progress.of_stages(stages, executors, **about) + dropped
-        unseen = max(_completed(warm) - completed_before - now.stages_done, 0)
+        unseen = max(completed - now.stages_done, 0)
         return now + Progress(stages=unseen, stages_done=unseen)
 
     return current
@@ -232,7 +234,7 @@ def look(warm: WarmJvm, *, jobs: bool = False) -> Look:
 
 def _completed(warm: WarmJvm) -> int:
     """How many stages the application has completed."""
-    return int(warm.context.statusStore().appSummary().numCompletedStages())
+    return int(warm.status.appSummary().numCompletedStages())
 
 
 def _ui_url(warm: WarmJvm) -> str | None:
