@@ -35,8 +35,9 @@ ENDPOINTS = [
     "HEAD /v1/{prefix}/namespaces/{namespace}/views/{view}", "POST /v1/{prefix}/namespaces/{namespace}/views/{view}",
     "DELETE /v1/{prefix}/namespaces/{namespace}/views/{view}", "POST /v1/{prefix}/views/rename",
 ]  # fmt: skip
-#: The token of a try never changes, so a client must not try to renew it.
-OVERRIDES = {"token-refresh-enabled": "false"}
+#: The token of a try never changes, so a client must not try to renew it. What a scan or a commit cost is not kept, so Iceberg for
+#: Java need not send it: a request for each table that a query reads.
+OVERRIDES = {"token-refresh-enabled": "false", "rest-metrics-reporting-enabled": "false"}
 
 #: How long a client may repeat a request that has an idempotency key: as a duration of ISO 8601, at most that of
 #: retention.housekeeping_days.

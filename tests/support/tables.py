@@ -3,7 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -60,6 +60,8 @@ class Lake:
     scenario: Scenario
     tables: Tables
     uri: str
+    #: The requests that it was sent, such as `GET /v1/config`.
+    requests: list[str] = field(default_factory=list)
 
     def access(self, token: str) -> Access:
         return Access(self.uri, token, self.tables.warehouse.url, self.tables.catalog, self.scenario.settings.tables.storage)
@@ -98,5 +100,11 @@ def lake(scenario: Scenario) -> Iterator[Lake]:
             return Caller(token.removeprefix("person-"), may_write=True)
         return of_tries(request)
 
-    with served(app.create(tables, authenticate)) as uri:
-        yield Lake(scenario, tables, uri)
+    requests: list[str] = []
+
+    def noted(request: Request) -> Caller:
+        requests.append(f"{request.method} {request.url.path}")
+        return authenticate(request)
+
+    with served(app.create(tables, noted)) as uri:
+        yield Lake(scenario, tables, uri, requests)

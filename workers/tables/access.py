@@ -4,9 +4,12 @@ If others were faster, what the try has written is moved onto theirs, and the re
 is given up, because the table has the same rows without it.
 """
 
+import contextlib
 import logging
+import socket
 from collections.abc import Callable
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from paceline import secrets_masker
 from paceline.exceptions import NoTablesError
@@ -22,6 +25,8 @@ from scheduler.store.worker.table_tries import TablesChangedError
 log = logging.getLogger("paceline.tables")
 #: The address of the catalog of this worker. Pool processes are forked when it is known.
 _uri = ""
+#: The address to which this process has connected, see `_wake`.
+_woken = ""
 #: What the last try of this process was given, by its dispatch.
 _given: dict[str, Access] = {}
 #: The last dispatch of this process whose tables the report publishes without a new token.
@@ -30,6 +35,8 @@ _continued = ""
 OFF = "There are no tables: set tables.warehouse, and install paceline[tables]."
 ELSEWHERE = "This process has no catalog of tables: use it in a task that runs on a worker."
 R = TypeVar("R")
+#: Seconds for a connection to the catalog, which nobody needs yet.
+CONNECT_S = 1.0
 #: How often a report is repeated because others were faster each time. At least one other task succeeds each time.
 MOST_REPEATS = 1000
 
@@ -50,6 +57,7 @@ def of(settings: Settings, claim: Claim, ask: Ask) -> Access:
     if not _uri:
         raise NoTablesError(ELSEWHERE)
     if claim.dispatch_id not in _given:
+        _wake()
         token = table_tries.give_token(ask, claim)
         secrets_masker.mask_secret(token)
         fault_points.point("tables.given")
@@ -58,6 +66,15 @@ def of(settings: Settings, claim: Claim, ask: Ask) -> Access:
             _uri, token, settings.tables.warehouse_url, settings.tables.catalog, settings.tables.storage
         )
     return _given[claim.dispatch_id]
+
+
+def _wake() -> None:
+    """Connect to the catalog once. Its process, which starts with the first connection, does so while the task starts a JVM."""
+    global _woken
+    if _woken != _uri:
+        _woken, address = _uri, urlsplit(_uri)
+        with contextlib.suppress(OSError), socket.create_connection((address.hostname, address.port), CONNECT_S):
+            pass
 
 
 def take_over(claim: Claim, ask: Ask) -> bool:

@@ -75,6 +75,51 @@ def run(jvm: WarmJvm, task: Callable[[Any], None]) -> None:
         task(spark)
 
 
+#: What a session gets so that it has a catalog of tables.
+CATALOG = {f"spark.sql.catalog.lake{key}": "x" for key in ("", ".type", ".uri", ".token", ".warehouse", ".cache-enabled")}
+#: Round trips to the JVM for a task, beside those of its code: to take the JVM, to open, watch and close a session, to return the
+#: JVM, and to release the objects of all this.
+MOST_ROUND_TRIPS = 105
+
+
+@pytest.fixture
+def round_trips(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The commands that py4j sends to a JVM, from now on."""
+    commands: list[str] = []
+    send = ClientServerConnection.send_command
+
+    def counted(connection: ClientServerConnection, command: str) -> str:
+        commands.append(command)
+        return str(send(connection, command))
+
+    monkeypatch.setattr(ClientServerConnection, "send_command", counted)
+    return commands
+
+
+# The first test with the JVM: once a task has run Python, each later one looks at its daemons.
+def test_a_task_makes_few_round_trips_to_its_jvm(configuration: dict[str, str], jvm: WarmJvm, round_trips: list[str]) -> None:
+    released = jvm.jvm.gateway._gateway_client.finalizer_deque
+
+    def tasks(count: int) -> int:
+        """How many round trips so many tasks make, with those of a thread that releases their objects in the JVM."""
+        gc.collect()
+        eventually(lambda: not released)
+        round_trips.clear()
+        for _ in range(count):
+            warm = taken(configuration)
+            assert warm is jvm
+            with session.opened(warm, CATALOG, name="counts"):
+                look_at(warm)
+            session_pool.release(warm, Spark(max_tasks_per_jvm=0))
+        gc.collect()
+        eventually(lambda: not released)
+        return len(round_trips)
+
+    tasks(2)  # asks for the names of classes, once
+
+    assert tasks(10) <= 10 * MOST_ROUND_TRIPS, Counter(round_trips).most_common()
+
+
 def test_the_jvm_maps_the_archive_that_setup_made(jvm: WarmJvm) -> None:
     file = java.archive_path(Settings())
     if not file.exists():
@@ -372,51 +417,6 @@ def test_udfs_of_the_next_task_see_no_process_of_this_one(jvm: WarmJvm, tmp_path
         found = spark.sparkContext.parallelize(range(8), 4).map(look).collect()
 
     assert found == [[None, False, False, False, 28]] * 8
-
-
-#: What a session gets so that it has a catalog of tables.
-CATALOG = {f"spark.sql.catalog.lake{key}": "x" for key in ("", ".type", ".uri", ".token", ".warehouse", ".cache-enabled")}
-#: Round trips to the JVM for a task, of which PySpark makes about 25: to take the JVM, to open, watch and close a session, to
-#: return the JVM, and to release the objects of all this. Each takes 0.1 ms on a quiet machine, and more in a JVM that has just
-#: started.
-MOST_ROUND_TRIPS = 105
-
-
-@pytest.fixture
-def round_trips(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The commands that py4j sends to a JVM, from now on."""
-    commands: list[str] = []
-    send = ClientServerConnection.send_command
-
-    def counted(connection: ClientServerConnection, command: str) -> str:
-        commands.append(command)
-        return str(send(connection, command))
-
-    monkeypatch.setattr(ClientServerConnection, "send_command", counted)
-    return commands
-
-
-def test_a_task_makes_few_round_trips_to_its_jvm(configuration: dict[str, str], jvm: WarmJvm, round_trips: list[str]) -> None:
-    released = jvm.jvm.gateway._gateway_client.finalizer_deque
-
-    def tasks(count: int) -> int:
-        """How many round trips so many tasks make, with those of a thread that releases their objects in the JVM."""
-        gc.collect()
-        eventually(lambda: not released)
-        round_trips.clear()
-        for _ in range(count):
-            warm = taken(configuration)
-            assert warm is jvm
-            with session.opened(warm, CATALOG, name="counts"):
-                look_at(warm)
-            session_pool.release(warm, Spark(max_tasks_per_jvm=0))
-        gc.collect()
-        eventually(lambda: not released)
-        return len(round_trips)
-
-    tasks(2)  # asks for the names of classes, once
-
-    assert tasks(10) <= 10 * MOST_ROUND_TRIPS, Counter(round_trips).most_common()
 
 
 def small_task(jvm: WarmJvm, number: int) -> Any:

@@ -1,6 +1,7 @@
 """Spark on the catalog of a try: warm sessions of real Spark, the real catalog, and what others see before and after the report."""
 
 import os
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from support import tables
 from support.spark_tables import Task, jvm, lake, settings
 from support.tables import Lake
 
+from paceline.operators.sql import SQLExecuteQueryOperator
 from paceline.states import TaskState
 from workers.spark import causes, iceberg
 from workers.spark.sessions import session
@@ -107,6 +109,26 @@ def test_a_failure_publishes_nothing_and_the_next_try_doubles_nothing(lake: Lake
     again.ends()
 
     assert seen(lake, "sales.t") == [(1, "second")]
+
+
+def test_a_sql_task_sends_few_requests_to_the_catalog(lake: Lake, jvm: WarmJvm) -> None:
+    first = Task(lake, jvm, "first")
+    first.sql("create table sales.t as select 1 as id", "create table sales.u as select 1 as id")
+    first.ends()
+    query = "select count(*) from sales.t join sales.u using (id) where id in (select id from sales.t)"
+    task, operator = Task(lake, jvm, "second"), SQLExecuteQueryOperator(task_id="q", sql=query, engine="spark")
+    lake.requests.clear()
+
+    assert task.run(lambda spark: operator.execute({"spark": spark})) == [(1,)]
+
+    # Spark from 4.1 reads each table when it analyses a query, and again when it runs it.
+    table = "GET /v1/namespaces/sales/tables/"
+    assert Counter(lake.requests) <= Counter({"GET /v1/config": 1, f"{table}t": 2, f"{table}u": 2})
+
+    lake.requests.clear()
+    task.sql("create or replace table sales.t as select 2 as id")
+
+    assert len(lake.requests) <= 7, lake.requests
 
 
 def test_a_session_has_nothing_of_an_earlier_one_in_its_jvm(lake: Lake, jvm: WarmJvm) -> None:

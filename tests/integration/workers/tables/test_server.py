@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 import requests
-from support.scenario import Scenario
+from support.scenario import Scenario, chain
 from support.stacks import StackFactory
 from support.tables import with_tables
 from support.waiting import eventually
@@ -19,6 +19,7 @@ from scheduler.settings import Settings
 from scheduler.store.db import database
 from workers.tables import access
 from workers.tables.server import CatalogServer
+from workers.task.follow import DatabaseStore
 
 DAG = """
 import os, signal
@@ -92,6 +93,19 @@ def test_it_starts_with_the_first_connection_and_again_after_its_death(server: C
     assert eventually(lambda: not psutil.pid_exists(first), timeout=20, interval=0.05)
     assert get(server) == 401
     assert server.pid not in (None, first)
+
+
+def test_it_starts_when_a_try_is_given_its_token(scenario: Scenario, server: CatalogServer) -> None:
+    scenario.start(chain("d", 1))
+    (message,) = scenario.messages()
+    claim = scenario.claim(message)
+    assert claim is not None
+    store = DatabaseStore(with_tables(scenario.settings), scenario.hot, scenario.follower)
+
+    store.tables(claim)
+
+    # Before the task sends a request, for example while its JVM starts.
+    eventually(lambda: server.pid is not None, timeout=20, interval=0.05)
 
 
 def test_it_listens_on_the_loopback_interface_and_hides_its_memory(server: CatalogServer) -> None:
