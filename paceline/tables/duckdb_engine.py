@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.authoring.frames import DataFrameReference
 from paceline.exceptions import PacelineError
-from paceline.tables import sql, writes
+from paceline.tables import sql, views, writes
 from paceline.tables.sql import Script, Statement
+from paceline.tables.views import ViewQuery
 from paceline.tables.writes import SOURCE
 
 if TYPE_CHECKING:
@@ -52,6 +53,9 @@ class DuckDbEngine:
 
         rows: Rows | None = None
         for one in script.statements:
+            if isinstance(one.tree, exp.Create | exp.Drop | exp.Alter) and one.tree.args.get("kind") == "VIEW":
+                # Its database is gone after the statement, and its view with it.
+                raise PacelineError(f"The engine duckdb cannot run {one.tree.key.upper()} VIEW; use engine='spark'.")
             rows = None
             with self._database(one) as database:
                 if one.target is None:
@@ -70,18 +74,22 @@ class DuckDbEngine:
 
     @contextmanager
     def _database(self, statement: Statement) -> Iterator[DuckDBPyConnection]:
-        """A database `lake` with a view of each table that the statement reads. It spills to a temporary folder."""
+        """A database `lake` with the tables and views that the statement reads. It spills to a temporary folder."""
         import duckdb
         from sqlglot import exp
 
         with tempfile.TemporaryDirectory(prefix="paceline-duckdb-") as folder:
             with duckdb.connect(config={"temp_directory": folder}) as database:
                 database.execute(f"attach '{Path(folder) / 'tables.db'}' as {sql.CATALOG}; use {sql.CATALOG}; set TimeZone = 'UTC'")
-                wanted = sql.names_in(statement)
-                copied = {statement.target} if isinstance(statement.tree, exp.Merge | exp.Delete | exp.Update) else set()
-                for name in statement.reads:
-                    if name not in copied and self.catalog.table_exists(name):
-                        show(database, name, self.catalog.load_table(name), wanted)
+                # MERGE, DELETE and UPDATE change a copy.
+                copied = [statement.target] if isinstance(statement.tree, exp.Merge | exp.Delete | exp.Update) else []
+                found = views.found(self.catalog, [name for name in (*copied, *statement.reads) if name is not None])
+                wanted = sql.names_in([statement.tree, *(one.tree for one in found.views)])
+                for name in found.tables:
+                    is_copied = name in copied
+                    show(database, name, self.catalog.load_table(name), None if is_copied else wanted, copied=is_copied)
+                for view in found.views:
+                    show_view(database, view)
                 for name, frame in self.frames.items():
                     beside = sql.names_beside([statement], name)
                     if beside is None or beside:
@@ -162,7 +170,6 @@ class DuckDbEngine:
         """Run MERGE, DELETE or UPDATE on a copy of the table, and write the whole copy if it has changed any row."""
         assert one.target is not None
         table = self.catalog.load_table(one.target)
-        show(database, one.target, table, None, copied=True)
         changed = database.execute(one.text, _used(one.tree, parameters)).fetchone()
         if changed is not None and changed[0]:
             overwrite(table, database.sql(f"from {quoted(one.target)}").to_arrow_table())
@@ -196,6 +203,24 @@ def show(database: DuckDBPyConnection, name: str, table: Table, wanted: set[str]
     database.execute(f"create {'table' if copied else 'view'} {quoted(name)} as from {source}")
 
 
+def show_view(database: DuckDBPyConnection, view: ViewQuery) -> None:
+    """Make a view of the catalog readable under its name. PacelineError if DuckDB refuses its query."""
+    import duckdb
+
+    database.execute(f'create schema if not exists "{view.name.rpartition(".")[0]}"')
+    inner = ", ".join(_quoted(f"column {place}") for place in range(len(view.columns)))
+    columns = []
+    for place, (name, shown, kind) in enumerate(view.columns):
+        value = _quoted(f"column {place}" if name is None else name)
+        # The types of Spark: DuckDB's own sum of integers has one that Iceberg does not have.
+        columns.append(f"{value}{f'::{_type(kind)}' if _type(kind) else ''} as {_quoted(shown)}")
+    source = "source" if view.columns and view.columns[0][0] is not None else f"source ({inner})"
+    try:
+        database.execute(f"create view {quoted(view.name)} as select {', '.join(columns)} from ({view.text}) as {source}")
+    except duckdb.Error as error:
+        raise views.refused(view.name, str(error)) from None
+
+
 def show_frame(database: DuckDBPyConnection, name: str, frame: DataFrameReference) -> None:
     """Make the DataFrame of another task readable under a name. DuckDB reads only the rows and columns that it needs."""
     from fsspec.core import url_to_fs
@@ -204,7 +229,7 @@ def show_frame(database: DuckDBPyConnection, name: str, frame: DataFrameReferenc
     files, folder = url_to_fs(frame.path)
     source = f"paceline_frame_{name}"
     database.register(source, dataset.dataset(folder, filesystem=files, format="parquet"))
-    columns = ", ".join('"' + column.replace('"', '""') + '"' for column in frame.columns)
+    columns = ", ".join(map(_quoted, frame.columns))
     database.execute(f'create view "{name}" as select {columns} from "{source}"')
 
 
@@ -231,6 +256,10 @@ def _files(table: Table) -> str | None:
 def _type(kind: str) -> str | None:
     found = _DECIMAL.fullmatch(kind)
     return f"DECIMAL({found[1]}, {found[2]})" if found else _TYPES.get(kind)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _literal(text: str) -> str:

@@ -209,14 +209,23 @@ def _name(table: Any) -> str | None:
     return None if len(parts) < 2 or any(_STAND_IN.search(part) for part in parts) else ".".join(parts)
 
 
-def names_in(statement: Statement) -> set[str] | None:
-    """In lower case, all names in a statement, among which its columns are; None if something else may stand for columns.
+def names_in(trees: Iterable[Expr]) -> set[str] | None:
+    """In lower case, all names in statements, among which their columns are; None if something else may stand for columns.
 
     That is a `*`, the name of a table, a template, a list of names for the columns of a table, or what sqlglot does not know.
     """
+    found: set[str] = set()
+    for tree in trees:
+        names = _names_in(tree)
+        if names is None:
+            return None
+        found |= names
+    return found
+
+
+def _names_in(tree: Expr) -> set[str] | None:
     from sqlglot import exp
 
-    tree = statement.tree
     tables = {name.alias_or_name.lower() for name in tree.find_all(exp.Table)}
     names = {name.name.lower() for name in tree.find_all(exp.Identifier)}
     unclear = (
@@ -234,14 +243,11 @@ def names_beside(statements: Iterable[Statement], table: str) -> set[str] | None
     """All names in those statements that read a table without a namespace, as `names_in` has them; empty if none reads it."""
     from sqlglot import exp
 
-    found: set[str] = set()
-    for one in statements:
-        if any(not name.db and name.name.lower() == table.lower() for name in one.tree.find_all(exp.Table)):
-            names = names_in(one)
-            if names is None:
-                return None
-            found |= names
-    return found
+    return names_in(
+        one.tree
+        for one in statements
+        if any(not name.db and name.name.lower() == table.lower() for name in one.tree.find_all(exp.Table))
+    )
 
 
 def columns(script: Script, dialect: str) -> Sources:

@@ -12,6 +12,8 @@ from support.tables import Lake
 
 from paceline.operators.sql import SQLExecuteQueryOperator
 from paceline.states import TaskState
+from paceline.tables import sql
+from paceline.tables.duckdb_engine import DuckDbEngine
 from workers.spark import causes, iceberg
 from workers.spark.sessions import session
 from workers.spark.sessions.session_pool import WarmJvm
@@ -233,7 +235,8 @@ def test_views_appear_with_the_success_of_their_task(lake: Lake, jvm: WarmJvm) -
     assert sorted(lake.person().list_views("sales")) == [("sales", "cheap"), ("sales", "dear")]
 
     second = Task(lake, jvm, "second")
-    assert second.sql("select d.id, c.number from sales.dear d, sales.cheap c") == [(2, 1)]
+    both = "select d.id, c.number from sales.dear d, sales.cheap c"
+    assert second.sql(both) == DuckDbEngine(lake.person()).run(sql.parse(both, "duckdb"), {}, 10) == [(2, 1)]
     found = second.sql(
         "create or replace view sales.dear as select id, price from sales.orders",
         "alter view sales.cheap set tblproperties ('k' = 'v')",
