@@ -1,6 +1,7 @@
 """The JVM of a pool process: its start, its output (copied to the current log), and its end with the process."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -142,6 +143,17 @@ class Jvm:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def has_lost_connection(self) -> bool:
+        """Whether a task has closed the descriptor of a connection. The next connection gets its number, and then two threads would
+        read each other's answers.
+        """
+        client = self.gateway._gateway_client
+        port = client.java_parameters.port
+        sockets = [one.socket for one in list(client.deque) if one.initiated_from_client and one.socket is not None]
+        numbers = [one.fileno() for one in sockets if one.fileno() >= 0]
+        return len(set(numbers)) < len(numbers) or any(_is_lost(one, port) for one in sockets)
+
     @contextlib.contextmanager
     def refusing_tables(self) -> Iterator[None]:
         """Let Spark create its catalog in the block, and afterwards no table in the folder of this JVM, with which it would end."""
@@ -239,6 +251,14 @@ class Jvm:
         with contextlib.suppress(OSError):
             return os.fstat(self._output).st_ino == self._output_file
         return False
+
+
+def _is_lost(connection: socket.socket, port: int) -> bool:
+    """Whether the descriptor of a connection to `port` is closed, or is something else by now."""
+    try:
+        return connection.fileno() >= 0 and bool(connection.getpeername()[1] != port)
+    except OSError as error:
+        return error.errno != errno.ENOTCONN  # which the JVM has closed
 
 
 def _end(process: "subprocess.Popen[bytes]", timeout_s: float) -> None:

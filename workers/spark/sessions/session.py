@@ -121,6 +121,8 @@ def _close(warm: WarmJvm) -> None:
     warm.jvm.settle()
     # This also ends the thread of the JVM behind it, with its local properties, job group and active session.
     _drop_connection(warm)
+    if warm.unfit is None and warm.jvm.has_lost_connection:
+        warm.unfit = "a task has closed a connection to it"
 
 
 def _clean(warm: WarmJvm) -> None:

@@ -553,6 +553,33 @@ def test_a_change_that_cannot_be_restored_makes_a_jvm_unfit(jvm: WarmJvm, change
         session_pool.drop(jvm, why)  # which also ends the thread
 
 
+def test_a_jvm_is_unfit_if_a_task_closes_the_connection_of_another_thread(jvm: WarmJvm) -> None:
+    """The next connection would get its number, and two threads would read each other's answers."""
+    asked, go = threading.Event(), threading.Event()
+
+    def other() -> None:
+        jvm.context.isStopped()
+        asked.set()
+        go.wait(60)
+
+    def closes(spark: Any) -> None:
+        client = jvm.jvm.gateway._gateway_client
+        for connection in set(client.deque) - {client.get_thread_connection()}:
+            os.close(connection.socket.fileno())
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        assert asked.wait(60)
+        run(jvm, lambda spark: None)
+        assert jvm.unfit is None
+        run(jvm, closes)
+    finally:
+        go.set()
+        thread.join()
+    assert jvm.unfit == "a task has closed a connection to it"
+
+
 def test_added_files_and_errors_of_the_jvm_end_it(jvm: WarmJvm, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     with session.opened(jvm, {}, name="adds") as spark:

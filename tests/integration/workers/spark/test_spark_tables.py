@@ -130,7 +130,7 @@ def test_a_sql_task_sends_few_requests_to_the_catalog(lake: Lake, jvm: WarmJvm) 
     lake.requests.clear()
     task.sql("create or replace table sales.t as select 2 as id")
 
-    assert len(lake.requests) <= 7, lake.requests
+    assert len(lake.requests) <= 6, lake.requests
 
 
 def test_a_session_has_nothing_of_an_earlier_one_in_its_jvm(lake: Lake, jvm: WarmJvm) -> None:
