@@ -4,6 +4,7 @@ import contextlib
 import gc
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyspark
 import pytest
 from py4j.clientserver import ClientServerConnection
 from py4j.protocol import Py4JError
@@ -75,6 +77,8 @@ def run(jvm: WarmJvm, task: Callable[[Any], None]) -> None:
         task(spark)
 
 
+IS_SPARK_4 = int(pyspark.__version__.partition(".")[0]) >= 4
+OF_SPARK_4 = pytest.mark.skipif(not IS_SPARK_4, reason="Spark 3 makes such a table with Hive, which is not there.")
 #: What a session gets so that it has a catalog of tables.
 CATALOG = {f"spark.sql.catalog.lake{key}": "x" for key in ("", ".type", ".uri", ".token", ".warehouse", ".cache-enabled")}
 #: Round trips to the JVM for a task, beside those of its code: to take the JVM, to open, watch and close a session, to return the
@@ -195,9 +199,12 @@ def test_jobs_carry_the_name_of_the_task_and_its_keys_are_those_of_its_session(j
 @pytest.mark.parametrize(
     ("own", "words"),
     [
-        ({"spark.sql.files.maxPartitionBytes": "many"}, "It should be a/an 'bytes in BYTE' value."),
-        ({"spark.sql.session.timeZone": "Mars"}, "Cannot resolve the given timezone."),
-        ({"spark.locality.wait": "soon"}, "'spark.locality.wait'"),
+        (
+            {"spark.sql.files.maxPartitionBytes": "many"},
+            "'bytes in BYTE' value|must be specified as bytes",
+        ),  # since Spark 4; before
+        ({"spark.sql.session.timeZone": "Mars"}, "Cannot resolve the given timezone"),
+        ({"spark.locality.wait": "soon"}, "spark.locality.wait"),
     ],
 )
 def test_a_value_that_its_key_does_not_take_is_one_sentence(jvm: WarmJvm, own: dict[str, str], words: str) -> None:
@@ -207,7 +214,7 @@ def test_a_value_that_its_key_does_not_take_is_one_sentence(jvm: WarmJvm, own: d
         jvm.check(own)
 
     assert str(caught.value).startswith(f"The conf {key} cannot be {value!r}: ")
-    assert words.strip("'") in str(caught.value)
+    assert re.search(words, str(caught.value))
 
 
 def test_keys_of_other_packages_are_accepted(jvm: WarmJvm) -> None:
@@ -486,9 +493,9 @@ def test_the_heap_does_not_grow_with_the_tasks(jvm: WarmJvm, collected_only_by_u
     [
         lambda spark: spark.range(3).write.saveAsTable("t"),
         lambda spark: spark.range(3).write.mode("overwrite").saveAsTable("t"),
-        lambda spark: spark.range(3).writeTo("t").create(),
+        pytest.param(lambda spark: spark.range(3).writeTo("t").create(), marks=OF_SPARK_4),
         lambda spark: spark.sql("create table t (a int) using parquet"),
-        lambda spark: spark.sql("create table t as select 1 as a"),
+        pytest.param(lambda spark: spark.sql("create table t as select 1 as a"), marks=OF_SPARK_4),
         lambda spark: spark.sql("create database d"),
     ],
 )
@@ -585,12 +592,13 @@ def test_added_files_and_errors_of_the_jvm_end_it(jvm: WarmJvm, tmp_path: Path) 
     with session.opened(jvm, {}, name="adds") as spark:
         spark.sparkContext.addFile(str(tmp_path / "mine.txt"))
         written = Path(jvm.classes.java.lang.System.getProperty("java.io.tmpdir"))
-        manager = getattr(getattr(jvm.classes.org.apache.spark.sql.artifact, "ArtifactManager$"), "MODULE$")
-        artifacts = Path(manager.artifactRootDirectory().toString())
-        context_folder = str(Path(spark.sparkContext._temp_dir).parent)
+        folders = [Path(spark.sparkContext._temp_dir).parent]
+        if IS_SPARK_4:
+            manager = getattr(getattr(jvm.classes.org.apache.spark.sql.artifact, "ArtifactManager$"), "MODULE$")
+            folders.append(Path(manager.artifactRootDirectory().toString()))
 
     assert "files and jars" in str(jvm.unfit)
-    assert artifacts.parent == Path(context_folder).parent == written and list(written.iterdir())
+    assert {folder.parent for folder in folders} == {written} and list(written.iterdir())
     session_pool.release(jvm, LIMITS)
     assert not jvm.jvm.alive
     assert not written.exists()
