@@ -56,7 +56,7 @@ def test_a_run_is_reproduced_and_both_pages_show_what_differs(page: Page, instal
     try:
         page.goto(f"/dags/journey/runs/{run_id}")
         page.get_by_role("link", name="Reproductions").click()
-        expect(page.get_by_text("Nobody has reproduced this run")).to_be_visible()
+        expect(page.get_by_text("This run has no reproductions")).to_be_visible()
         page.locator(".head .menu > button").click()
         page.get_by_role("menuitem", name="Reproduce").click()
         dialog = page.get_by_role("dialog")

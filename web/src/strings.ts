@@ -136,7 +136,7 @@ export const t = {
     types: { scheduled: 'scheduled', manual: 'manual', backfill: 'backfill', asset_triggered: 'by assets', reproduction: 'reproduction' } as Record<string, string>,
   },
   reproduction: {
-    title: 'Reproductions', start: 'Reproduce', submit: 'Run it again', none: 'Nobody has reproduced this run', noneText: 'A reproduction runs the same code on the same state of its tables again, and compares what both have written.',
+    title: 'Reproductions', start: 'Reproduce', submit: 'Run it again', none: 'This run has no reproductions', noneText: 'A reproduction runs the same code on the same state of its tables again, and compares what both have written.',
     text: (version: number) => `Runs the run again with version ${version} of the DAG, on the state of the tables that it has read. The reproduction writes into a namespace that nobody else uses, and is compared with the run when it has ended.`,
     moved: 'The run moved to this version while it ran: its earlier tasks executed other code.', effects: 'Only tables are redirected. This would happen again:', consent: 'Do it again', keep: 'Keep the tables of the reproduction until its run is deleted',
     ignore: 'Columns that do not count', ignoreHint: 'What is different each time, such as a time of loading or the run ID; separated by commas.', of: 'Reproduction of ', deleted: 'a run that was deleted', name: (run: string, number: string) => `${run} · reproduction ${number}`,

@@ -65,6 +65,7 @@ def test_views_of_views_see_what_the_try_has_written(lake: Lake, orders: RestCat
     _, catalog = lake.attempt()
     run(catalog, "insert into sales.orders values (4, 'eve')")
     assert run(catalog, "select sum(id) from sales.above") == [(10,)]
+    assert lake.scenario.rows("select namespace, name from table_read") == [("sales", "orders")]
     assert run(orders, "select sum(id) from sales.above") == [(6,)]
     # The table that a statement changes, read through a view.
     run(catalog, "delete from sales.orders where id in (select max(id) from sales.above)")

@@ -153,6 +153,7 @@ function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: st
       void live.refresh()
     })
   const ended = run.state === 'success' || run.state === 'failed'
+  const reproducible = ended && run.run_type !== 'reproduction'
   const note = (text: string | null) => ok(api.PATCH('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}', { ...params, body: { note: text } })).then(live.refresh)
   const remove = async () => {
     if (!(await confirm(`${t.run.delete}: ${runName(runId)}`, t.run.deleteText, t.remove))) return
@@ -171,7 +172,7 @@ function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: st
                 { text: t.run.markSuccess, icon: 'check', act: () => void mark('success') },
                 { text: t.run.markFailed, icon: 'close', act: () => void mark('failed') },
                 { text: t.run.writeNote, icon: 'edit', act: () => setNoting(true) },
-                ended && run.run_type !== 'reproduction' && { text: t.reproduction.start, icon: 'copy', href: href(`${to('dags', dagId, 'runs', runId, 'reproductions')}?do=reproduce`) },
+                reproducible && { text: t.reproduction.start, icon: 'copy', href: href(`${to('dags', dagId, 'runs', runId, 'reproductions')}?do=reproduce`) },
                 { text: t.run.rerun, icon: 'play', act: () => onTrigger({ conf: run.conf ?? {} }) },
                 { text: t.run.delete, icon: 'trash', bad: true, act: () => void remove() },
               ]}
@@ -194,7 +195,7 @@ function Run({ dag, runId, tab: given, onTrigger }: { dag: DagDetails; runId: st
       {tab === 'graph' && <GraphTab dagId={dagId} runId={runId} version={run.dag_versions.at(-1)?.version_number} />}
       {tab === 'tasks' && <TasksTab dagId={dagId} runId={runId} operator={operator} />}
       {tab === 'compare' && <Lazy load={() => import('./Compare')} props={{ dagId, runId }} />}
-      {tab === 'reproductions' && <Lazy load={() => import('./Reproductions')} props={{ run, operator }} />}
+      {tab === 'reproductions' && <Lazy load={() => import('./Reproductions')} props={{ run, may: operator && reproducible }} />}
       {tab === 'callbacks' && <Callbacks of={`${dagId} ${runId}`} topic={`dag:${dagId}`} read={() => api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/callbackLog', { params: { path: params.params.path, query: { limit: 5000 } } })} />}
       {tab === 'details' && <RunDetails run={run} why={why.data.value ?? null} onNote={operator ? () => setNoting(true) : null} />}
       {noting && <NoteForm note={run.note} save={note} onClose={() => setNoting(false)} />}

@@ -20,10 +20,8 @@ type Table = components['schemas']['ReproducedTable']
 const COMPARING_MS = 1000
 const TAGS: Record<Reproduction['verdict'], string> = { equal: 'on', different: 'bad', unknown: 'warn', comparing: '', pending: '' }
 
-/** Whether a run can be reproduced, as far as it is known here. */
-const mayReproduce = (run: DagRun) => run.run_type !== 'reproduction' && (run.state === 'success' || run.state === 'failed')
-
-export default function Reproductions({ run, operator }: { run: DagRun; operator: boolean }) {
+/** `may`: this account may reproduce the run, as far as it is known here. */
+export default function Reproductions({ run, may }: { run: DagRun; may: boolean }) {
   const path = { dag_id: run.dag_id, dag_run_id: run.dag_run_id }
   const live = useLive(`reproductions ${run.dag_id} ${run.dag_run_id}`, () => ok(api.GET('/api/v2/dags/{dag_id}/dagRuns/{dag_run_id}/reproductions', { params: { path } })), { on: [`dag:${run.dag_id}`] })
   const found = live.data.value?.reproductions
@@ -32,7 +30,6 @@ export default function Reproductions({ run, operator }: { run: DagRun; operator
     const timer = comparing ? setInterval(() => void live.refresh(), COMPARING_MS) : undefined
     return () => clearInterval(timer)
   }, [comparing])
-  const may = operator && mayReproduce(run)
   const asking = may && query.value.get('do') === 'reproduce'
   if (live.error.value && !found) return <Note kind="bad">{live.error.value}</Note>
   if (!found) return <Skeleton rows={6} />
