@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.authoring.frames import DataFrameReference
 from paceline.exceptions import PacelineError
-from paceline.tables import sql, views, writes
+from paceline.tables import definitions, sql, views, writes
 from paceline.tables.sql import Script, Statement
 from paceline.tables.views import ViewQuery
 from paceline.tables.writes import SOURCE
@@ -32,8 +32,10 @@ _TYPES = {
 }  # fmt: skip
 _DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
 _NAME_MAPPING = "schema.name-mapping.default"
-_TRANSFORM = re.compile(r"(\w+)\((?:(\d+),\s*)?\"?(\w+)\"?(?:,\s*(\d+))?\)")
-_TRANSFORMS = {"years": "year", "months": "month", "days": "day", "hours": "hour", "date": "day"}
+#: The parts of an INSERT that pyiceberg cannot keep.
+_NOT_IN_INSERT = ("partition", "conflict", "where", "alternative", "ignore", "returning", "exists", "default")
+#: The name of the table that has the columns of a CREATE TABLE for a moment.
+_COLUMNS = "paceline_columns"
 
 
 @dataclass(frozen=True)
@@ -48,57 +50,77 @@ class DuckDbEngine:
     frames: Mapping[str, DataFrameReference] = field(default_factory=dict)
 
     def run(self, script: Script, parameters: Mapping[str, Any], limit: int) -> Rows | None:
-        """Run the statements; the rows of the last one, if it is a query. PacelineError if it has more than `limit`."""
-        from sqlglot import exp
+        """Run the statements; the rows of the last one, if it is a query. PacelineError if it has more than `limit`.
 
+        They share a database, so temporary tables and views, macros and settings stay until the last one.
+        """
         rows: Rows | None = None
-        for one in script.statements:
-            if isinstance(one.tree, exp.Create | exp.Drop | exp.Alter) and one.tree.args.get("kind") == "VIEW":
-                # Its database is gone after the statement, and its view with it.
-                raise PacelineError(f"The engine duckdb cannot run {one.tree.key.upper()} VIEW; use engine='spark'.")
-            rows = None
-            with self._database(one) as database:
-                if one.target is None:
-                    rows = self._query(database, one, parameters, limit)
-                elif isinstance(one.tree, exp.Insert):
-                    self._insert(database, one, parameters)
-                elif isinstance(one.tree, exp.Create):
-                    self._create(database, one, parameters)
-                elif isinstance(one.tree, exp.Drop):
-                    self._drop(one)
-                elif isinstance(one.tree, exp.Merge | exp.Delete | exp.Update):
-                    self._change(database, one, parameters)
-                else:
-                    raise PacelineError(f"The engine duckdb cannot run {one.tree.key.upper()} on {one.target}; use engine='spark'.")
+        behind: list[Statement] = []
+        with _database() as database:
+            for one in script.statements:
+                _refuse(one)
+                rows = None
+                with self._shown(database, one, behind):
+                    rows = self._run(database, one, parameters, limit)
+                if _is_lazy(one.tree):
+                    behind.append(one)
         return rows
 
     @contextmanager
-    def _database(self, statement: Statement) -> Iterator[DuckDBPyConnection]:
-        """A database `lake` with the tables and views that the statement reads. It spills to a temporary folder."""
-        import duckdb
+    def _shown(self, database: DuckDBPyConnection, statement: Statement, behind: Sequence[Statement]) -> Iterator[None]:
+        """While the statement runs, the tables and views that it reads, or that a temporary view of `behind` reads."""
+        # MERGE, DELETE and UPDATE change a copy.
+        copied = statement.target if _changes_rows(statement.tree) else None
+        names = [name for one in (statement, *behind) for name in one.reads]
+        found = views.found(self.catalog, dict.fromkeys([*([copied] if copied else []), *names]))
+        wanted = sql.names_in([statement.tree, *(one.tree for one in behind), *(one.tree for one in found.views)])
+        for name in found.tables:
+            is_copied = name == copied
+            show(database, name, self.catalog.load_table(name), None if is_copied else wanted, copied=is_copied)
+        for view in found.views:
+            show_view(database, view)
+        for name, frame in self.frames.items():
+            beside = sql.names_beside([statement, *behind], name)
+            if beside is None or beside:
+                show_frame(database, name, frame.named_in(beside))
+        yield
+        # The next statement sees what this one wrote, and rows in memory are released.
+        for view in found.views:
+            database.execute(f"drop view {quoted(view.name)}")
+        for name in found.tables:
+            hide(database, name, copied=name == copied)
+
+    def _run(self, database: DuckDBPyConnection, one: Statement, parameters: Mapping[str, Any], limit: int) -> Rows | None:
         from sqlglot import exp
 
-        with tempfile.TemporaryDirectory(prefix="paceline-duckdb-") as folder:
-            with duckdb.connect(config={"temp_directory": folder}) as database:
-                database.execute(f"attach '{Path(folder) / 'tables.db'}' as {sql.CATALOG}; use {sql.CATALOG}; set TimeZone = 'UTC'")
-                # MERGE, DELETE and UPDATE change a copy.
-                copied = [statement.target] if isinstance(statement.tree, exp.Merge | exp.Delete | exp.Update) else []
-                found = views.found(self.catalog, [name for name in (*copied, *statement.reads) if name is not None])
-                wanted = sql.names_in([statement.tree, *(one.tree for one in found.views)])
-                for name in found.tables:
-                    is_copied = name in copied
-                    show(database, name, self.catalog.load_table(name), None if is_copied else wanted, copied=is_copied)
-                for view in found.views:
-                    show_view(database, view)
-                for name, frame in self.frames.items():
-                    beside = sql.names_beside([statement], name)
-                    if beside is None or beside:
-                        show_frame(database, name, frame.named_in(beside))
-                yield database
+        tree = one.tree
+        if isinstance(tree, exp.Transaction | exp.Commit):
+            return None  # all that a task writes appears together, with its success
+        if isinstance(tree, exp.Create) and tree.args.get("kind") == "SCHEMA":
+            name = ".".join(part.name for part in tree.this.parts)
+            self.catalog.create_namespace_if_not_exists(tuple(name.removeprefix(f"{sql.CATALOG}.").split(".")))
+        elif one.target is None:
+            return self._query(database, one, parameters, limit)
+        elif isinstance(tree, exp.Insert):
+            self._insert(database, one, parameters)
+        elif isinstance(tree, exp.Create):
+            self._create(database, one, parameters)
+        elif isinstance(tree, exp.Drop):
+            self._drop(one)
+        elif _changes_rows(tree):
+            self._change(database, one, parameters)
+        elif isinstance(tree, exp.TruncateTable):
+            table = self.catalog.load_table(one.target)
+            overwrite(table, table.schema().as_arrow().empty_table())
+        else:
+            raise PacelineError(f"The engine duckdb cannot run {tree.key.upper()} on {one.target}; use engine='spark'.")
+        return None
 
     def _query(self, database: DuckDBPyConnection, one: Statement, parameters: Mapping[str, Any], limit: int) -> Rows | None:
+        from sqlglot import exp
+
         cursor = database.execute(one.text, _used(one.tree, parameters))
-        if cursor.description is None:
+        if cursor.description is None or isinstance(one.tree, exp.DDL | exp.DML):
             return None
         rows = cursor.fetchmany(limit + 1)
         if len(rows) > limit:
@@ -106,27 +128,28 @@ class DuckDbEngine:
         return rows
 
     def _result(self, database: DuckDBPyConnection, query: Any, parameters: Mapping[str, Any]) -> pa.Table:
-        return database.sql(query.sql(dialect="duckdb"), params=_used(query, parameters)).to_arrow_table()
+        return writes.arrow(database.sql(query.sql(dialect="duckdb"), params=_used(query, parameters)).to_arrow_table())
 
     def _insert(self, database: DuckDBPyConnection, one: Statement, parameters: Mapping[str, Any]) -> None:
         assert one.target is not None
         tree: Any = one.tree
         query = sql.query_of(tree)
-        if query is None or tree.args.get("partition") or tree.args.get("conflict") or tree.args.get("where"):
+        if query is None or any(tree.args.get(each) for each in _NOT_IN_INSERT):
             raise PacelineError(
                 f"INSERT INTO {one.target}: the engine duckdb knows INSERT [OVERWRITE] with a query or VALUES; use MERGE."
             )
         rows = self._result(database, query, parameters)
         table = self.catalog.load_table(one.target)
+        given = rows.column_names
         if not tree.args.get("by_name"):
             given = [column.name for column in tree.this.expressions] if hasattr(tree.this, "expressions") else []
             # Of the column that append_once adds, the query knows nothing.
-            names = given or [name for name in table.schema().as_arrow().names if name != SOURCE]
-            if len(names) != rows.num_columns:
+            given = given or [name for name in table.schema().as_arrow().names if name != SOURCE]
+            if len(given) != rows.num_columns:
                 raise PacelineError(
-                    f"INSERT INTO {one.target}: the query has {rows.num_columns} columns, and {len(names)} are needed."
+                    f"INSERT INTO {one.target}: the query has {rows.num_columns} columns, and {len(given)} are needed."
                 )
-            rows = rows.rename_columns(names)
+        rows = rows.rename_columns(_spelled(given, table))
         if self.insert is not None and not tree.args.get("overwrite"):
             self.insert(one.target, rows)
         elif not tree.args.get("overwrite"):
@@ -134,7 +157,7 @@ class DuckDbEngine:
         elif table.spec().is_unpartitioned():
             overwrite(table, rows)
         elif rows.num_rows:
-            table.dynamic_partition_overwrite(writes.aligned(rows, table))
+            writes.overwrite_partitions(table, writes.aligned(rows, table))
 
     def _create(self, database: DuckDBPyConnection, one: Statement, parameters: Mapping[str, Any]) -> None:
         assert one.target is not None
@@ -144,35 +167,118 @@ class DuckDbEngine:
             return
         if exists and not tree.args.get("replace"):
             raise PacelineError(f"CREATE TABLE {one.target}: it exists; write CREATE OR REPLACE TABLE, INSERT or DROP TABLE.")
-        partitions = list(_partitions(tree))
+        definition = definitions.of(tree, one.target)
         query = sql.query_of(tree)
-        rows: Any
-        if query is None:
-            plain = tree.copy()
-            plain.set("properties", None)
-            database.execute(f'create schema if not exists "{one.target.rpartition(".")[0]}"')
-            database.execute(plain.sql(dialect="duckdb"))
-            rows = database.sql(f"from {quoted(one.target)} limit 0").to_arrow_table()
-        else:
-            rows = self._result(database, query, parameters)
+        rows = self._columns(database, tree) if query is None else self._result(database, query, parameters)
         if exists:
             self.catalog.drop_table(one.target)
-        table = writes.create(self.catalog, one.target, rows.schema, partitions)
-        if rows.num_rows:
+        table = writes.create(
+            self.catalog, one.target, definition.schema(rows.schema), definition.partitions, definition.properties
+        )
+        if rows.num_rows and definition.has_rows:
             table.append(writes.aligned(rows, table))
 
+    def _columns(self, database: DuckDBPyConnection, tree: Any) -> Any:
+        """An empty Arrow table with the columns of a CREATE TABLE without a query, in the types of DuckDB."""
+        from sqlglot import exp
+
+        plain = tree.copy()
+        plain.set("properties", exp.Properties(expressions=[exp.TemporaryProperty()]))
+        plain.set("exists", None)
+        plain.set("replace", None)
+        plain.find(exp.Table).replace(exp.to_table(_COLUMNS))
+        database.execute(plain.sql(dialect="duckdb"))
+        rows = database.sql(f"from {_COLUMNS}").to_arrow_table()
+        database.execute(f"drop table {_COLUMNS}")
+        return writes.arrow(rows)
+
     def _drop(self, one: Statement) -> None:
-        assert one.target is not None
-        if not one.tree.args.get("exists") or self.catalog.table_exists(one.target):
-            self.catalog.drop_table(one.target)
+        for name in one.writes:
+            if not one.tree.args.get("exists") or self.catalog.table_exists(name):
+                self.catalog.drop_table(name)
 
     def _change(self, database: DuckDBPyConnection, one: Statement, parameters: Mapping[str, Any]) -> None:
         """Run MERGE, DELETE or UPDATE on a copy of the table, and write the whole copy if it has changed any row."""
         assert one.target is not None
+        if one.tree.args.get("returning"):
+            raise PacelineError(f"{one.tree.key.upper()} {one.target}: the engine duckdb knows no RETURNING; use a query.")
         table = self.catalog.load_table(one.target)
         changed = database.execute(one.text, _used(one.tree, parameters)).fetchone()
         if changed is not None and changed[0]:
             overwrite(table, database.sql(f"from {quoted(one.target)}").to_arrow_table())
+
+
+@contextmanager
+def _database() -> Iterator[DuckDBPyConnection]:
+    """An empty database `lake`. It spills to a temporary folder."""
+    import duckdb
+
+    with tempfile.TemporaryDirectory(prefix="paceline-duckdb-") as folder:
+        with duckdb.connect(config={"temp_directory": folder}) as database:
+            database.execute(f"attach '{Path(folder) / 'tables.db'}' as {sql.CATALOG}; use {sql.CATALOG}; set TimeZone = 'UTC'")
+            yield database
+
+
+def _changes_rows(tree: Any) -> bool:
+    from sqlglot import exp
+
+    return isinstance(tree, exp.Merge | exp.Delete | exp.Update)
+
+
+def _is_lazy(tree: Any) -> bool:
+    """Whether a statement defines something that reads tables in later statements: a temporary view or a macro."""
+    from sqlglot import exp
+
+    return isinstance(tree, exp.Create) and tree.args.get("kind") != "TABLE"
+
+
+def _refuse(one: Statement) -> None:
+    """PacelineError for a statement that would seem to succeed, and whose effect nobody would see."""
+    from sqlglot import exp
+
+    tree: Any = one.tree
+    kind = str(tree.args.get("kind") or "").upper()
+    if isinstance(tree, exp.Rollback):
+        raise PacelineError("ROLLBACK: a task that fails publishes nothing; let it fail, or leave out what it must not write.")
+    if isinstance(tree, exp.Comment) or (isinstance(tree, exp.Copy) and tree.args.get("kind") and one.reads):
+        raise PacelineError(f"The engine duckdb cannot run {tree.key.upper()} on {', '.join(one.reads)}; use INSERT or Spark.")
+    if not isinstance(tree, exp.Create | exp.Drop | exp.Alter) or kind not in {"VIEW", "TABLE"} or one.target is not None:
+        return
+    if kind == "VIEW" and not _is_local(tree):
+        # The database is gone after the last statement, and its view with it.
+        raise PacelineError(
+            f"The engine duckdb cannot run {tree.key.upper()} VIEW; use engine='spark', or CREATE TEMP VIEW for this task alone."
+        )
+    if kind == "TABLE" and isinstance(tree, exp.Create) and not _is_local(tree) and not _is_elsewhere(tree):
+        raise PacelineError(
+            f"CREATE TABLE {tree.this.name or tree.this.this.name}: name it with its namespace, as in sales.orders, or write CREATE"
+            " TEMP TABLE for a table of this task alone."
+        )
+
+
+def _is_local(tree: Any) -> bool:
+    """Whether a statement is about a temporary table or view: of CREATE, by its word; else by a name without a namespace."""
+    from sqlglot import exp
+
+    if isinstance(tree, exp.Create):
+        return tree.find(exp.TemporaryProperty) is not None
+    table = tree.find(exp.Table)
+    return table is not None and not table.db
+
+
+def _is_elsewhere(tree: Any) -> bool:
+    """Whether a table without a place in the catalog has a namespace: it is in a database that the script has attached."""
+    from sqlglot import exp
+
+    table = tree.find(exp.Table)
+    return table is not None and bool(table.db)
+
+
+def _spelled(names: Sequence[str], table: Table) -> list[str]:
+    """The names of columns as the table has them: SQL takes `ID` and `id` for one."""
+    known = table.schema().as_arrow().names
+    lower = {name.lower(): name for name in known}
+    return [name if name in known else lower.get(name.lower(), name) for name in names]
 
 
 def overwrite(table: Table, rows: pa.Table) -> None:
@@ -197,10 +303,20 @@ def show(database: DuckDBPyConnection, name: str, table: Table, wanted: set[str]
     source = _files(table)
     if source is None:
         schema = table.schema()
-        columns = [one for one in schema.column_names if "." not in one and (wanted is None or one.lower() in wanted)]
-        source = f"paceline_arrow_{hash(name) & 0xFFFFFFFF:x}"
+        columns = [one.name for one in schema.fields if wanted is None or one.name.lower() in wanted]
+        source = _arrow_name(name)
         database.register(source, table.scan(selected_fields=tuple(columns or schema.column_names[:1])).to_arrow())
     database.execute(f"create {'table' if copied else 'view'} {quoted(name)} as from {source}")
+
+
+def hide(database: DuckDBPyConnection, name: str, *, copied: bool = False) -> None:
+    """Undo `show`, and release the rows that it holds in memory."""
+    database.execute(f"drop {'table' if copied else 'view'} {quoted(name)}")
+    database.unregister(_arrow_name(name))
+
+
+def _arrow_name(name: str) -> str:
+    return f"paceline_arrow_{hash(name) & 0xFFFFFFFF:x}"
 
 
 def show_view(database: DuckDBPyConnection, view: ViewQuery) -> None:
@@ -230,7 +346,7 @@ def show_frame(database: DuckDBPyConnection, name: str, frame: DataFrameReferenc
     source = f"paceline_frame_{name}"
     database.register(source, dataset.dataset(folder, filesystem=files, format="parquet"))
     columns = ", ".join(map(_quoted, frame.columns))
-    database.execute(f'create view "{name}" as select {columns} from "{source}"')
+    database.execute(f'create or replace view "{name}" as select {columns} from "{source}"')
 
 
 def _files(table: Table) -> str | None:
@@ -264,22 +380,6 @@ def _quoted(name: str) -> str:
 
 def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
-
-
-def _partitions(tree: Any) -> Iterator[tuple[str, str]]:
-    """The transform and the column of each partition in PARTITIONED BY."""
-    from sqlglot import exp
-
-    for given in tree.find_all(exp.PartitionedByProperty):
-        for one in given.this.expressions:
-            text = one.sql(dialect="spark") if not isinstance(one, exp.Identifier | exp.Column) else one.name
-            found = _TRANSFORM.fullmatch(text)
-            if found is None:
-                yield "identity", text
-                continue
-            name, width = found[1].lower(), found[2] or found[4]
-            name = _TRANSFORMS.get(name, name)
-            yield (f"{name}[{width}]" if width else name), found[3]
 
 
 def _used(tree: Any, parameters: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from paceline.exceptions import PacelineError
@@ -22,6 +23,12 @@ MOST_COLUMNS = 300
 _OUTPUT, _COMMENT = re.compile(r"\{\{.*?\}\}", re.DOTALL), re.compile(r"\{#.*?#\}", re.DOTALL)
 #: What stands for a template: a letter, and underscores up to the length of the template.
 _STAND_IN = re.compile(r"j_{3,}")
+#: What the tokenizer of sqlglot says of a text that does not end: the mark, the line, and the place at which it starts.
+_OPEN = re.compile(r"Missing (\S+) from \d+:(\d+)")
+#: What a subscript may follow.
+_WORD = re.compile(r"""(?:\w+|[\])"'])\Z""")
+#: How the parser of sqlglot names the end.
+_TOKEN = re.compile(r"<Token token_type: TokenType\.SENTINEL.*?>(?=$|\W)")
 #: A parameter as psycopg2 has it.
 _PYFORMAT = re.compile(r"%\(\w+\)s")
 #: By table and column: the tables and columns that the value comes from.
@@ -46,6 +53,15 @@ class Statement:
     reads: tuple[str, ...]
     #: The names of its parameters.
     parameters: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """The tables of the catalog that it changes: DROP TABLE may name several."""
+        from sqlglot import exp
+
+        if self.target is None:
+            return ()
+        return (self.target, *self.reads) if isinstance(self.tree, exp.Drop) else (self.target,)
 
     @property
     def is_query(self) -> bool:
@@ -87,38 +103,53 @@ def parse(text: str, dialect: str) -> Script:
     """
     from sqlglot import Dialect, exp
 
-    if dialect == "duckdb":
-        text = _with_dollars(text) if ":" in text else text
-
     tokens = _tokens(text, dialect)
+    if dialect == "duckdb":
+        text, tokens = _with_dollars(text, tokens)
     with _quiet(), _as_sql_error(text):
         parsed = Dialect.get_or_raise(dialect).parser().parse(tokens, text)
     texts = list(_texts(text, tokens))
     trees = [tree for tree in parsed if tree is not None and not isinstance(tree, exp.Semicolon)]
     if not trees:
         raise SqlError("it has no statement.", 1)
-    statements = tuple(_statement(tree, *place) for tree, place in zip(trees, texts, strict=False))
-    writes = dict.fromkeys(one.target for one in statements if one.target is not None)
+    elsewhere = frozenset(_attached(trees))
+    statements = tuple(_statement(tree, *place, elsewhere) for tree, place in zip(trees, texts, strict=False))
+    writes = dict.fromkeys(name for one in statements for name in one.writes)
     reads = dict.fromkeys(name for one in statements for name in one.reads if name not in writes)
     return Script(statements, tuple(reads), tuple(writes))
 
 
-def _with_dollars(text: str) -> str:
-    """The text with `$name` in place of each `:name`."""
-    for colon, _ in _places(text, "duckdb"):
-        text = f"{text[: colon.start]}${text[colon.end + 1 :]}"
-    return text
+def _with_dollars(text: str, tokens: list[Any]) -> tuple[str, list[Any]]:
+    """The text and its tokens with `$name` in place of each `:name`. Of `$a,$b`, the tokenizer of sqlglot would make one text."""
+    from sqlglot import Token, TokenType
+
+    dollars = dict[int, Any]()
+    for colon, _ in _places(text, tokens):
+        dollars[colon.start] = Token(TokenType.PARAMETER, "$", colon.line, colon.col, colon.start, colon.end)
+    for start in dollars:
+        text = f"{text[:start]}${text[start + 1 :]}"
+    return text, [dollars.get(one.start, one) for one in tokens]
 
 
-def _places(text: str, dialect: str) -> Iterator[tuple[Any, Any]]:
-    """The colon and the name of each parameter `:name`: it follows a blank, a comma, a bracket or an operator."""
+def _places(text: str, tokens: list[Any]) -> Iterator[tuple[Any, Any]]:
+    """The colon and the name of each parameter `:name`: it follows a blank, a comma, a bracket or an operator.
+
+    In `list[:name]`, the colon is that of a slice; in `[:name]` and `array[:name]`, it is that of a parameter.
+    """
     from sqlglot import TokenType
 
-    for colon, name in pairwise(_tokens(text, dialect)):
+    for colon, name in pairwise(tokens):
+        if colon.token_type is not TokenType.COLON or name.start != colon.end + 1 or not text[name.start].isidentifier():
+            continue
         before = text[colon.start - 1 : colon.start]
-        follows = not before or before.isspace() or before in "(,=<>+-*/%|"
-        if follows and colon.token_type is TokenType.COLON and name.start == colon.end + 1 and text[name.start].isidentifier():
+        if not before or before.isspace() or before in "(,=<>+-*/%|~&^!@#?;" or (before == "[" and _is_list(text, colon.start - 1)):
             yield colon, name
+
+
+def _is_list(text: str, bracket: int) -> bool:
+    """Whether a bracket begins a list, and is no subscript of what stands before it."""
+    before = _WORD.search(text[:bracket])
+    return before is None or before[0].lower() == "array"
 
 
 def _tokens(text: str, dialect: str) -> list[Any]:
@@ -137,10 +168,14 @@ def _as_sql_error(text: str) -> Iterator[None]:
     except ParseError as error:
         first = error.errors[0] if error.errors else {}
         near = f"{first.get('start_context') or ''}{first.get('highlight') or ''}".splitlines()[-1:] or [""]
-        problem = str(first.get("description") or error).rstrip(".")
+        problem = _TOKEN.sub("the end of the statement", str(first.get("description") or error)).rstrip(".")
         raise SqlError(f"{problem}, at {near[0].strip()[-60:]!r}.", first.get("line") or 1) from None
     except SqlglotError as error:
-        raise SqlError(str(error).partition("\n")[0], text.count("\n") + 1) from None
+        open_at = _OPEN.search(str(error.__cause__))
+        if open_at is None:
+            raise SqlError("something is not closed, such as a comment or a text.", text.count("\n") + 1) from None
+        line = text.count("\n", 0, int(open_at[2])) + 1
+        raise SqlError(f"there is no closing {open_at[1]}.", line) from None
 
 
 @contextmanager
@@ -168,14 +203,23 @@ def _texts(text: str, tokens: list[Any]) -> Iterator[tuple[str, int]]:
             group = []
 
 
-def _statement(tree: Expr, text: str, line: int) -> Statement:
+def _attached(trees: Iterable[Expr]) -> Iterator[str]:
+    """The names of the databases that statements attach, in lower case: their tables are not of the catalog."""
+    from sqlglot import exp
+
+    for tree in trees:
+        if isinstance(tree, exp.Attach):
+            yield (tree.this.alias or PurePath(tree.this.name).stem).lower()
+
+
+def _statement(tree: Expr, text: str, line: int, elsewhere: frozenset[str] = frozenset()) -> Statement:
     from sqlglot import exp
 
     if isinstance(tree, exp.Column | exp.Alias | exp.Literal | exp.Binary | exp.Func | exp.Identifier):
         raise SqlError(f"{text.strip()[:60]!r} is not a statement.", line)
     target = _target(tree)
-    names = dict.fromkeys(_name(table) for table in tree.find_all(exp.Table) if table is not target)
-    own = None if target is None else _name(target)
+    names = dict.fromkeys(_name(table, elsewhere) for table in tree.find_all(exp.Table) if table is not target)
+    own = None if target is None else _name(target, elsewhere)
     return Statement(text, tree, own, tuple(name for name in names if name is not None), parameters_of(tree))
 
 
@@ -197,8 +241,11 @@ def _target(tree: Expr) -> Any:
     return node.this if isinstance(node, exp.Schema) else node
 
 
-def _name(table: Any) -> str | None:
-    """The name of a table with its namespace; None for the name of a subquery, a function, or a part that a template has."""
+def _name(table: Any, elsewhere: frozenset[str] = frozenset()) -> str | None:
+    """The name of a table with its namespace; None for the name of a subquery, a function, or a part that a template has.
+
+    None also for a table in one of the databases `elsewhere`.
+    """
     from sqlglot import exp
 
     if not isinstance(table, exp.Table) or not all(isinstance(part, exp.Identifier) for part in table.parts):
@@ -206,6 +253,8 @@ def _name(table: Any) -> str | None:
     parts = [part.name for part in table.parts]
     if len(parts) > 2 and parts[0].lower() == CATALOG:
         parts = parts[1:]
+    if parts[0].lower() in elsewhere:
+        return None
     return None if len(parts) < 2 or any(_STAND_IN.search(part) for part in parts) else ".".join(parts)
 
 
@@ -333,7 +382,7 @@ def bound(text: str, names: Collection[str]) -> tuple[str, frozenset[str]]:
     if given := _PYFORMAT.findall(text):
         return text, frozenset(one[2:-2] for one in given)
     parts, used, place = list[str](), set[str](), 0
-    for colon, name in _places(text, "postgres"):
+    for colon, name in _places(text, _tokens(text, "postgres")):
         word = text[name.start : name.end + 1]
         if word in names:
             parts += [text[place : colon.start].replace("%", "%%"), f"%({word})s"]

@@ -6,9 +6,10 @@ Each works with Arrow, pandas, Polars and DuckDB through pyiceberg, and with a S
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from paceline.authoring import running, zones
@@ -226,10 +227,16 @@ def _has_time(rows: pa.Table, column: str) -> bool:
     return bool(pa.types.is_timestamp(rows.schema.field(column).type))
 
 
-def create(catalog: Catalog, name: str, schema: pa.Schema, by: Sequence[tuple[str, str]] = ()) -> Table:
+def create(
+    catalog: Catalog,
+    name: str,
+    schema: pa.Schema,
+    by: Sequence[tuple[str, str]] = (),
+    properties: Mapping[str, str] = MappingProxyType({}),
+) -> Table:
     """Create a table with the columns of an Arrow schema, partitioned by (transform, column), and its namespace if it is new."""
     catalog.create_namespace_if_not_exists(tuple(name.split(".")[:-1]))
-    change = catalog.create_table_transaction(name, schema=schema)
+    change = catalog.create_table_transaction(name, schema=schema, properties=dict(properties))
     if by:
         from pyiceberg.transforms import parse_transform
 
@@ -256,6 +263,34 @@ def replace(change: Transaction, rows: pa.Table, old: Any) -> None:
         change.delete(old)
     if rows.num_rows:
         change.append(aligned(rows, change))
+
+
+def overwrite_partitions(table: Table, rows: pa.Table) -> None:
+    """Replace the partitions that the rows have, with the columns and types of the table. PacelineError.
+
+    pyiceberg does so for partitions by the values of columns alone. Here, whole files are replaced, by their partition.
+    """
+    from pyiceberg.io.pyarrow import _dataframe_to_data_files
+    from pyiceberg.transforms import IdentityTransform
+
+    spec = table.spec()
+    if all(isinstance(one.transform, IdentityTransform) for one in spec.fields):
+        table.dynamic_partition_overwrite(rows)
+        return
+    old = list(table.scan().plan_files())
+    if any(one.file.spec_id != spec.spec_id for one in old):
+        raise PacelineError(
+            f"{'.'.join(table.name())} has files of an older partitioning, so its partitions cannot be replaced; use Spark."
+        )
+    with table.transaction() as change:
+        new = list(_dataframe_to_data_files(table_metadata=table.metadata, df=rows, io=table.io))
+        partitions = {one.partition for one in new}
+        with change.update_snapshot().overwrite() as files:
+            for file in new:
+                files.append_data_file(file)
+            for one in old:
+                if one.file.partition in partitions:
+                    files.delete_data_file(one.file)
 
 
 def aligned(rows: pa.Table, table: Table | Transaction) -> pa.Table:

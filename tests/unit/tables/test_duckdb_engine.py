@@ -133,8 +133,116 @@ def test_rows_are_few_or_an_error(orders: SqlCatalog) -> None:
         ("insert into sales.orders by name select 1 as idd", "no column 'idd'"),
         ("insert into sales.orders values ('x', 'a', 1)", "do not have the types"),
         ("alter table sales.orders add column x int", "engine='spark'"),
+        ("insert or replace into sales.orders values (1, 'a', 1)", "knows INSERT"),
+        ("insert or ignore into sales.orders values (1, 'a', 1)", "knows INSERT"),
+        ("insert into sales.orders values (1, 'a', 1) returning id", "knows INSERT"),
+        ("delete from sales.orders where id = 1 returning 0", "no RETURNING"),
+        ("comment on table sales.orders is 'all orders'", "cannot run COMMENT on sales.orders"),
+        ("copy sales.orders from 'orders.csv'", "cannot run COPY on sales.orders"),
+        ("insert into sales.orders select 4, 'd', 1; rollback", "publishes nothing"),
+        ("create table copies as from sales.orders", "CREATE TABLE copies: name it with its namespace"),
+        ("create table sales.x (id int default 3)", "cannot have id DEFAULT 3"),
+        ("create table sales.x (id int, primary key (id))", r"cannot have PRIMARY KEY \(id\)"),
+        ("create table sales.x (id int) location 's3://elsewhere'", "cannot have LOCATION"),
     ],
 )
 def test_what_cannot_be_written_is_refused(orders: SqlCatalog, text: str, problem: str) -> None:
     with pytest.raises(PacelineError, match=problem):
         run(orders, text)
+
+
+def test_temporary_tables_views_macros_and_settings_stay_until_the_last_statement(orders: SqlCatalog) -> None:
+    rows = run(
+        orders,
+        """
+        set threads = 1;
+        create temp table chosen as select id, shop, amount from sales.orders where shop = :shop;
+        create temp view counted as select count(*) as n from sales.orders;
+        create temp macro twice(x) as 2 * x;
+        update chosen set id = id + 10;
+        insert into sales.orders from chosen;
+        select n, twice(n), current_setting('threads') from counted
+        """,
+        shop="b",
+    )
+
+    assert rows == [(5, 10, 1)]
+    assert run(orders, "select list(id order by id) from sales.orders") == [([1, 2, 3, 12, 13],)]
+    assert run(orders, "create temp table gone as select 1 as x") is None
+
+
+def test_begin_and_commit_are_those_of_the_task(orders: SqlCatalog) -> None:
+    run(orders, "begin; insert into sales.orders values (4, 'd', 40); delete from sales.orders where id = 1; commit")
+
+    assert run(orders, "select list(id order by id) from sales.orders") == [([2, 3, 4],)]
+
+
+def test_a_table_gets_what_its_definition_says(catalog: SqlCatalog) -> None:
+    run(
+        catalog,
+        """
+        create schema if not exists shops;
+        create table shops.log (id int not null, at timestamp_ns) with ('paceline.rebase-appends' = 'true');
+        create table shops.empty as from shops.log with no data
+        """,
+    )
+
+    table = catalog.load_table("shops.log")
+    assert table.properties["paceline.rebase-appends"] == "true"
+    assert [one.required for one in table.schema().fields] == [True, False]
+    with pytest.raises(PacelineError, match="null values to non-nullable"):
+        run(catalog, "insert into shops.log (at) values ('2026-01-02')")
+    assert run(catalog, "from shops.empty") == []
+
+
+@pytest.mark.parametrize("by", ["month(day)", "bucket(64, id), month(day)", "day"])
+def test_an_overwrite_replaces_the_partitions_of_its_rows_and_no_others(catalog: SqlCatalog, by: str) -> None:
+    run(
+        catalog,
+        f"create table sales.days (id int, day date) partitioned by ({by});"
+        " insert into sales.days values (1, '2026-01-05'), (2, '2026-02-05'), (3, null);"
+        " insert overwrite sales.days values (1, '2026-01-05'), (1, '2026-01-05');"
+        " insert overwrite sales.days select * from sales.days where false",
+    )
+
+    rows = run(catalog, "from sales.days order by id")
+    assert rows == [(1, date(2026, 1, 5)), (1, date(2026, 1, 5)), (2, date(2026, 2, 5)), (3, None)]
+
+
+def test_partitions_of_an_older_partitioning_are_not_replaced(catalog: SqlCatalog) -> None:
+    run(catalog, "create table sales.days (id int, day date); insert into sales.days values (1, '2026-01-05')")
+    with catalog.load_table("sales.days").update_spec() as spec:
+        spec.add_field("day", "month")
+
+    with pytest.raises(PacelineError, match="older partitioning"):
+        run(catalog, "insert overwrite sales.days values (1, '2026-01-05')")
+
+
+def test_names_of_columns_have_any_case(orders: SqlCatalog) -> None:
+    run(orders, "insert into sales.orders (ID, Shop) values (4, 'd'); insert into sales.orders by name select 5 as Id, 'e' as SHOP")
+
+    assert run(orders, "select id, shop from sales.orders where id > 3 order by 1") == [(4, "d"), (5, "e")]
+
+
+def test_drop_table_drops_each_table_that_it_names(orders: SqlCatalog) -> None:
+    run(orders, "create table sales.a as select 1 as x; create table sales.b as select 1 as x; drop table sales.a, sales.b")
+
+    assert not orders.table_exists("sales.a") and not orders.table_exists("sales.b")
+
+
+def test_truncate_leaves_an_empty_table(orders: SqlCatalog) -> None:
+    assert run(orders, "truncate table sales.orders; from sales.orders") == []
+
+
+def test_tables_of_an_attached_database_are_not_of_the_catalog(orders: SqlCatalog, tmp_path: Any) -> None:
+    script = sql.parse(
+        f"attach '{tmp_path}/other.db' as other; create table other.main.ids as select id from sales.orders", "duckdb"
+    )
+    assert (script.reads, script.writes) == (("sales.orders",), ())
+    DuckDbEngine(orders).run(script, {}, 10)
+
+    rows = run(
+        orders, f"attach '{tmp_path}/other.db'; insert into sales.orders (id) from other.main.ids; from other.ids order by 1"
+    )
+    assert rows == [(1,), (2,), (3,)]
+    assert run(orders, "select count(*) from sales.orders") == [(6,)]

@@ -70,7 +70,11 @@ def test_a_value_of_a_subquery_takes_no_other_column_its_sources(value: str) -> 
     [
         ("select 1;\nselect a frm b c\nwhere", 2, "at 'select a frm b'"),
         ("select 1;\nfoo", 2, "'foo' is not a statement"),
-        ("select 'a", 1, "tokenizing"),
+        ("select 1;\nselect 'a\n\n, 'b'; select 2", 4, "no closing '"),
+        ("select 1;\nselect 'a\n\n", 2, "no closing '"),
+        ('select 1;\n\nselect "a\n\n;', 3, 'no closing "'),
+        ("select 1;\n/* a", 2, "not closed"),
+        ("select 1;\nselect 2\nfrom", 3, "got the end of the statement, at 'from'"),
         ("-- nothing\n", 1, "has no statement"),
     ],
 )
@@ -101,6 +105,14 @@ def test_parameters_are_written_as_duckdb_has_them() -> None:
     (one,) = sql.parse("select :day, ':day', a::int, b[1:n], {'a':day}, (:n) -- :x", "duckdb").statements
     assert one.text == "select $day, ':day', a::int, b[1:n], {'a':day}, ($n)"
     assert one.parameters == {"day", "n"}
+
+
+def test_parameters_follow_brackets_commas_and_operators_without_blanks() -> None:
+    (one,) = sql.parse("insert into a.b values (:x,:y), ([:x,:y],array[:x][:y]),(l[:x], :x~:y)", "duckdb").statements
+    assert one.text == "insert into a.b values ($x,$y), ([$x,$y],array[$x][:y]),(l[:x], $x~$y)"
+    assert sql.bound("select (:day,:day), array[:day], l[:day]", {"day"})[0] == (
+        "select (%(day)s,%(day)s), array[%(day)s], l[:day]"
+    )
 
 
 @pytest.mark.parametrize(
