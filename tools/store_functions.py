@@ -12,6 +12,7 @@ TAKE_ENGINE = {
     "dags/files.py record": "a file that cannot be stored is stored as an import error, after a rollback",
     "upkeep/processes.py register": "all later changes of the engine record the new ID",
     "worker/external_jobs.py by_engine": "each statement of a thread has a transaction of its own",
+    "tables/comparisons.py claimed": "a lock without a transaction, of a session that ends with the block",
     "upkeep/processes.py __init__": "an object that registers its process, again if it was declared lost",
 }
 WRITES = re.compile(r"\b(insert\s+into|update\s+\w+(\s+(as\s+)?\w+)?\s+set|delete\s+from|truncate|merge\s+into)\b", re.IGNORECASE)

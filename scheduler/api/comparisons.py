@@ -28,7 +28,7 @@ class Failed(NamedTuple):
 class Comparisons:
     """Compares one reproduction after the other. Each result is stored, so a process that ends meanwhile loses nothing but work.
 
-    Two processes may compare the same reproduction, with the same result.
+    One that another process is comparing is left to it.
     """
 
     def __init__(self, settings: Settings, engine: Engine) -> None:
@@ -58,7 +58,7 @@ class Comparisons:
             try:
                 from scheduler.catalog import reproduction  # not before: it loads pyiceberg
 
-                reproduction.judge(self._settings, self._engine, one)
+                reproduction.judge(self._settings, self._engine, one.id)
             except Exception as error:
                 log.exception("The reproduction %s of DAG %s cannot be compared", one.run_id, one.dag_id)
                 why = _reason(error)

@@ -5,7 +5,7 @@ Both read the data files of a state as Iceberg describes it, with its deletes, o
 
 import contextlib
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,8 @@ from scheduler.catalog.files import Warehouse
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
+#: Bytes of the data files that are read at once; one file may be larger.
+GROUP_BYTES = 64 << 20
 #: Checksums are numbers of so many bits, in hexadecimal for people.
 BITS = 128
 
@@ -45,11 +47,15 @@ class State:
         """The columns with their types, for people."""
         return [f"{one.name} {one.field_type}{' not null' if one.required else ''}" for one in self.schema.fields]
 
-    def rows(self, warehouse: Warehouse, tasks: Sequence[FileScanTask] | None = None) -> pa.RecordBatchReader:
+    def rows(
+        self, warehouse: Warehouse, tasks: Sequence[FileScanTask] | None = None, *, group_bytes: int = GROUP_BYTES
+    ) -> pa.RecordBatchReader:
         """The rows of all its files, or of some, one batch after the other."""
         wanted = schema_to_pyarrow(self.schema, include_field_ids=False)
         scan = ArrowScan(self.table, warehouse.io, self.schema, AlwaysTrue())
-        batches = (batch.cast(wanted) for batch in scan.to_record_batches(self.tasks if tasks is None else tasks))
+        # A scan reads its files ahead, however slowly its rows are taken.
+        groups = _groups(self.tasks if tasks is None else tasks, group_bytes)
+        batches = (batch.cast(wanted) for group in groups for batch in scan.to_record_batches(group))
         return pa.RecordBatchReader.from_batches(wanted, batches)
 
 
@@ -129,6 +135,18 @@ def difference(warehouse: Warehouse, before: State, after: State, limit: int) ->
             database.sql(f"from {name} order by all limit {limit}").to_arrow_table().to_pylist() for name in ("added", "removed")
         ]
     return Difference(added, removed, examples[0], examples[1], compared)
+
+
+def _groups(tasks: Iterable[FileScanTask], group_bytes: int) -> Iterator[list[FileScanTask]]:
+    """The files in groups of some size, which are in memory at once."""
+    group: list[FileScanTask] = []
+    for task in tasks:
+        if group and sum(one.file.file_size_in_bytes for one in (*group, task)) > group_bytes:
+            yield group
+            group = []
+        group.append(task)
+    if group:
+        yield group
 
 
 def _whole_files(state: State) -> set[str]:

@@ -27,7 +27,7 @@ from scheduler.process import fault_points
 from scheduler.settings import Settings
 from scheduler.store.db import clock
 from scheduler.store.db.database import transact
-from scheduler.store.tables import folders, pointers, tries
+from scheduler.store.tables import comparisons, folders, pointers, tries
 from scheduler.store.tables import scratch as store
 from scheduler.store.tables.folders import Due
 from scheduler.store.tables.tries import Leftover
@@ -79,8 +79,15 @@ def collect(
             if not missed:
                 transact(engine, tries.forget, after)
             visited, failed = visited + 1, failed + missed
-    for scratch in transact(engine, store.abandoned, settings.tables.catalog, older_s):
-        files += reproductions.drop(settings, engine, scratch)
+    for key, scratch in transact(engine, store.abandoned, settings.tables.catalog, older_s):
+        if stop():
+            return Collected(visited, files, failed)
+        try:
+            with comparisons.claimed(engine, key) as is_free:  # otherwise a process compares them now
+                files += reproductions.drop(settings, engine, scratch) if is_free else 0
+        except OSError as error:  # the folders are swept later
+            failed += 1
+            log.warning("The files of the reproduction %s cannot be deleted: %s", scratch, error)
     swept = sweep(settings, engine, older_s=older_s, limit=limit, stop=stop)
     return Collected(visited, files + swept.files, failed + swept.failed, swept.folders)
 

@@ -1,6 +1,7 @@
 """Compares what a reproduction has published with what its original had: table by table, by schema, rows and checksums."""
 
 import json
+import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,16 +9,18 @@ from typing import Any
 from pyiceberg.view.metadata import ViewMetadata
 from sqlalchemy import Engine
 
-from paceline.exceptions import NotFoundError
+from paceline.exceptions import ConflictError, NotFoundError
 from scheduler.catalog import contents, views
 from scheduler.catalog.contents import State, Summary
 from scheduler.catalog.files import Warehouse
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
-from scheduler.store.tables import pointers, scratch
+from scheduler.store.tables import comparisons, pointers, scratch
 from scheduler.store.tables.scratch import Published, Read, Reproduced
 
 NO_TABLE = "no table"
+#: Seconds between two looks at the result of another process.
+POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +151,37 @@ def compare(
     return {"tables": tables, "inputs": differing_inputs(reads[0], reads[1], prefix)}
 
 
-def judge(settings: Settings, engine: Engine, one: Reproduced) -> dict[str, Any]:
-    """Compare a reproduction that has ended with its original, store the result, and return it. NotFoundError, OSError."""
+def judge(settings: Settings, engine: Engine, dag_run_id: int, *, wait: bool = False) -> dict[str, Any] | None:
+    """Compare a reproduction that has ended with its original, store the result, and return it.
+
+    Another process may be comparing it: then it returns None, or with `wait` the result of that process. NotFoundError;
+    ConflictError if the run was cleared; OSError if a file cannot be read.
+    """
+    while True:
+        with comparisons.claimed(engine, dag_run_id) as is_free:
+            one = transact(engine, scratch.reproduction, dag_run_id)
+            if one.verdict is not None:
+                return one.verdict
+            if is_free:
+                return _judge(settings, engine, one)
+        if not wait:
+            return None
+        time.sleep(POLL_S)
+
+
+def _judge(settings: Settings, engine: Engine, one: Reproduced) -> dict[str, Any]:
+    cleared = ConflictError(f"{one.run_id} was cleared, so it is compared when it has ended again.")
+    if not one.has_ended:
+        raise cleared
     if one.original_run_id is None:
         raise NotFoundError(f"The original of {one.run_id} was deleted, so there is nothing to compare with.")
+    if not one.has_tables:
+        raise NotFoundError(f"The tables of {one.run_id} were deleted before anybody compared them.")
     found = compare(settings, engine, one.original_id, one.id, namespace=one.scratch, ignored=one.ignored)
     is_equal = one.state == one.original_state and not found["inputs"] and all(row["is_equal"] for row in found["tables"])
     verdict = {"is_equal": is_equal, "original_state": one.original_state, "reproduced_state": one.state, **found}
-    transact(engine, scratch.store_verdict, one, verdict)
+    if not transact(engine, scratch.store_verdict, one, verdict):
+        raise cleared
     return verdict
 
 

@@ -44,11 +44,14 @@ def without_places(request: Mapping[str, Any]) -> dict[str, Any]:
 def drop(settings: Settings, engine: Engine, scratch: str) -> int:
     """Drop the tables of a reproduction that has ended, and delete their files. Returns how many were deleted. OSError.
 
-    Its folders have no file of another table. What a lost process writes there later is swept.
+    Its folders have no file of another table. What a lost process writes there later is swept. Nothing goes if the run was cleared.
     """
     warehouse = Warehouse.of(settings.tables.warehouse_url, settings.tables.storage_options)
+    folders_of = transact(engine, store.drop, settings.tables.catalog, scratch, warehouse.folder(scratch))
+    if folders_of is None:
+        return 0
     count = 0
-    for folder in transact(engine, store.drop, settings.tables.catalog, scratch, warehouse.folder(scratch)):
+    for folder in folders_of:
         for place, _ in list(warehouse.listed(folder)):
             warehouse.delete(place)
             count += 1

@@ -211,17 +211,17 @@ def reproduce(dag_id: str, run_id: str, *, keep: bool, ignored: tuple[str, ...],
     from scheduler.catalog import reproduction, scratch
     from scheduler.cli import progress
     from scheduler.cli.tables import settings_with_tables
-    from scheduler.store.tables.scratch import reproductions
 
     settings = settings_with_tables()
     created = actions.reproduce(options.actor(), dag_id, run_id, keep=keep, despite_effects=yes, ignored=ignored)
     _introduce(dag_id, run_id, created)
     screen = output.console(stderr=output.json_wanted())
     progress.watch_run(options.engine(), dag_id, created.run_id, console=screen, timeout_s=timeout_s)
-    (ended,) = options.transact(reproductions, created.id)
+    verdict = reproduction.judge(settings, options.engine(), created.id, wait=True)
+    assert verdict is not None, "it has waited for it"
     answer = {
         "dag_id": dag_id, "run_id": run_id, "reproduction": created.run_id, "dag_version": created.version_number,
-        "namespace": created.scratch if keep else None, **reproduction.judge(settings, options.engine(), ended),
+        "namespace": created.scratch if keep else None, **verdict,
     }  # fmt: skip
     if not keep:
         scratch.drop(settings, options.engine(), created.scratch)

@@ -11,11 +11,13 @@ from sqlalchemy.exc import OperationalError
 from paceline.exceptions import UnreachableError
 from scheduler.actions import installation
 from scheduler.process.health import VitalThread
+from scheduler.services import comparisons
 from scheduler.services.service import Result, TimedService
 from scheduler.settings import Settings
 from scheduler.store.db import database
 from scheduler.store.db.database import transact
 from scheduler.store.runs import deleted_runs
+from scheduler.store.tables import comparisons as scratch_comparisons
 from scheduler.store.tables import folders, history, tries
 from scheduler.store.upkeep import retention
 from scheduler.store.upkeep.retention import Batch
@@ -33,6 +35,7 @@ class Prune(TimedService):
 
     It remembers the position within each kind; losing it only means checking some rows again. A thread deletes the files of deleted
     runs, of tries that published no tables, and of old snapshots, because that can take long, and ends when all are deleted.
+    Another one has reproductions compared, before their tables go.
     """
 
     name = "prune"
@@ -47,6 +50,7 @@ class Prune(TimedService):
         self.interval_s = settings.retention.interval
         self._stop = threading.Event()
         self._thread: VitalThread | None = None
+        self._comparing: VitalThread | None = None
 
     def run_once(self, now: datetime) -> Result:
         """Delete one batch of each kind, or of those that the pass before has not read to the end."""
@@ -56,6 +60,7 @@ class Prune(TimedService):
         kinds = [kind for kind in days if self._after.get(kind) is not None] or list(days)
         deleted = {kind: self._delete(kind, now - timedelta(days=days[kind])).deleted for kind in kinds if days[kind]}
         self._delete_files(now)
+        self._compare()
         counts = ", ".join(f"{count} {kind}" for kind, count in deleted.items() if count)
         return Result(
             again_in_s=PAUSE_S if any(self._after.get(kind) is not None for kind in deleted) else None,
@@ -64,8 +69,9 @@ class Prune(TimedService):
 
     def close(self) -> None:
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join(STOP_S)
+        for thread in (self._thread, self._comparing):
+            if thread is not None:
+                thread.join(STOP_S)
 
     def _delete_files(self, now: datetime) -> None:
         if self._thread is not None and self._thread.is_alive():
@@ -75,6 +81,16 @@ class Prune(TimedService):
                 target=delete_due, args=(self._engine, self._settings, self._stop), name="run-files", daemon=True
             )
             self._thread.start()
+
+    def _compare(self) -> None:
+        tables = self._settings.tables
+        if not tables.warehouse or (self._comparing is not None and self._comparing.is_alive()):
+            return
+        if transact(self._engine, scratch_comparisons.is_due, tables.catalog):
+            self._comparing = VitalThread(
+                target=comparisons.compare_due, args=(self._engine, self._settings, self._stop), name="comparisons", daemon=True
+            )
+            self._comparing.start()
 
     def _has_dead_try(self) -> bool:
         """Whether a try has died whose files have yet to be deleted. At the start of a round, all are tried again."""

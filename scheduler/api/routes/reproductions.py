@@ -44,8 +44,8 @@ def reproduce_dag_run(api: Api, dag_id: str, dag_run_id: str, body: models.Repro
 def get_reproductions(api: Api, dag_id: str, dag_run_id: str) -> dict[str, Any]:
     """Show the newest 50 reproductions of a run, each with its comparison; of a reproduction, itself.
 
-    The tables of an ended reproduction are compared beside the first request, which may take some time: its verdict is `comparing`
-    until then. Then the result is stored.
+    The tables of an ended reproduction are compared beside the first request, or by a scheduler, which may take some time: its
+    verdict is `comparing` until then. Then the result is stored.
     """
     row = api.read(runs.run, dag_id, dag_run_id)
     return {"reproductions": [_compared(api, one) for one in api.read(scratch.reproductions, row["id"])]}
@@ -70,7 +70,7 @@ def _verdict(api: Call, one: Reproduced) -> tuple[str, str | None]:
     if one.original_run_id is None:
         return "unknown", "Its original was deleted."
     if not one.has_tables:
-        return "unknown", "Its tables were deleted before anybody compared them."
+        return "unknown", one.failure or "Its tables were deleted before anybody compared them."
     if not api.settings.tables.warehouse:
         return "unknown", "This web process has no tables: set tables.warehouse."
     failed = api.service.comparisons.ask(one)

@@ -24,6 +24,7 @@ from scheduler.store.moves.stop import stop
 from scheduler.store.queueing.limits import MOST_RUNS, SHARES_RUNS
 from scheduler.store.runs import deadlines, integrity, selection
 from scheduler.store.runs.selection import Change, Changes, Instance, Run, Runs, Tasks
+from scheduler.store.tables import scratch
 
 #: The newest version of a DAG, and whether the DAGs folder is its bundle.
 _NEWEST = """
@@ -202,7 +203,16 @@ def lock_run(connection: Connection, key: int) -> Run | None:
     connection.exec_driver_sql(
         "select 1 from dag_schedule where dag_id = (select dag_id from dag_run where id = %s) for share", (key,)
     )
-    return selection.lock_run(connection, key)
+    run = selection.lock_run(connection, key)
+    if run is not None and run.is_reproduction:
+        _refuse_without_tables(connection, run)
+    return run
+
+
+def _refuse_without_tables(connection: Connection, run: Run) -> None:
+    """Its tasks would read what the original has read instead of what those before them have written."""
+    if not scratch.reproduction(connection, run.id).has_tables:
+        raise ConflictError(f"The tables of {run.run_id} were deleted, so it cannot run again: reproduce its original again.")
 
 
 def _version(connection: Connection, run: Run, versions: Versions, latest: bool | None, core: Core) -> tuple[int, bool]:

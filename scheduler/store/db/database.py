@@ -358,7 +358,7 @@ def read(engine: Engine, work: Callable[Concatenate[Connection, P], R], /, *args
     done again in a transaction.
     """
     try:
-        with engine.connect() as connection, _autocommit(connection):
+        with engine.connect() as connection, autocommit(connection):
             return work(connection, *args, **kwargs)
     except ValueError:
         return transact(engine, work, *args, **kwargs)  # it translates the errors of values that cannot be sent
@@ -369,7 +369,7 @@ def read(engine: Engine, work: Callable[Concatenate[Connection, P], R], /, *args
 
 
 @contextlib.contextmanager
-def _autocommit(connection: Connection) -> Iterator[None]:
+def autocommit(connection: Connection) -> Iterator[None]:
     """Autocommit of the driver: SQLAlchemy's isolation level would cost two messages to the server."""
     raw: Any = connection.connection.dbapi_connection
     raw.autocommit = True

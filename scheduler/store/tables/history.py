@@ -6,9 +6,9 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from paceline.states import RUN_UNFINISHED
 from scheduler.store.db import rows
 from scheduler.store.tables import folders
+from scheduler.store.tables.comparisons import IS_AWAITED
 from scheduler.store.tables.pointers import Pinned
 
 #: What a row shows of a publication.
@@ -19,14 +19,15 @@ _COLUMNS = """
     (v.facts->>'total_records')::bigint as total_rows, v.metadata_location
 """
 #: A version `x` that neither a rollback to a time after %(before)s nor a try needs: a newer one has replaced it by then, also for
-#: each try that has yet to be forgotten. The drop of a table goes when all versions before it are gone.
+#: each try that has yet to be forgotten, and for the comparison of a reproduction. The drop of a table goes when all versions
+#: before it are gone.
 FREE = f"""
     exists (select from table_version n
              where n.catalog = x.catalog and n.namespace = x.namespace and n.name = x.name and n.publication > x.publication
                and n.published_at < %(before)s
                and not exists (select from table_try t where least(t.publication, t.run_publication) < n.publication)
                and not exists (select from table_run t join dag_run r on r.id = t.dag_run_id
-                                where t.publication < n.publication and r.state in {RUN_UNFINISHED.sql}))
+                                where t.publication < n.publication and {IS_AWAITED}))
     or x.metadata_location is null and not exists (
        select from table_version o
         where o.catalog = x.catalog and o.namespace = x.namespace and o.name = x.name and o.publication <> x.publication)

@@ -7,8 +7,10 @@ from typing import Any
 import psycopg2.extras
 from sqlalchemy import Connection
 
+from paceline.exceptions import NotFoundError
 from paceline.states import RUN_UNFINISHED
 from scheduler.store.db import rows
+from scheduler.store.tables.comparisons import IS_COMPARABLE, IS_COMPARED, IS_GIVEN_UP
 
 #: What the tasks of a run published, with the version that each publication replaced and whether the run had made that too.
 PUBLISHED = """
@@ -32,20 +34,25 @@ select i.task_id, i.map_index, t.namespace, t.name, t.publication, t.metadata_lo
                     where v.catalog = %(catalog)s and v.namespace = t.namespace and v.name = t.name
                       and v.metadata_location = t.metadata_location)
 """
-#: Those whose run was deleted, or ended some time ago without `keep`: the command that compares them was killed.
+#: Schedulers that have no tables compare nothing. So tables that nobody has compared go, too, after so many times as long.
+UNCOMPARED = 7
+#: Those whose run was deleted, or ended some time ago without `keep`, and is compared if it can be.
 ABANDONED = f"""
-select p.scratch from reproduction p left join dag_run r on r.id = p.dag_run_id
+select p.dag_run_id as id, p.scratch from reproduction p left join dag_run r on r.id = p.dag_run_id
  where p.catalog = %(catalog)s
    and (r.id is null or not p.keep and r.state not in {RUN_UNFINISHED.sql}
-                        and r.ended_at < clock_timestamp() - make_interval(secs => %(older_s)s))
+                        and r.ended_at < clock_timestamp() - make_interval(secs => %(older_s)s)
+                        and ({IS_COMPARED} or {IS_GIVEN_UP} or not {IS_COMPARABLE}
+                             or r.ended_at < clock_timestamp() - make_interval(secs => {UNCOMPARED} * %(older_s)s)))
    and (r.id is null or exists (
         select from iceberg_namespace_properties n where n.catalog_name = p.catalog and n.namespace = p.scratch))
 """
 #: The reproductions of a run, or the run itself if it is one, the newest first. A result of an earlier end counts no more.
-OF_RUN = """
+OF_RUN = f"""
 select p.dag_run_id as id, p.original_id, p.catalog, p.scratch, p.keep, p.ignored, r.dag_id, r.run_id, r.state, r.started_at,
        r.ended_at, o.run_id as original_run_id, o.state as original_state,
-       case when p.compared_end = r.ended_at then p.verdict end as verdict,
+       case when {IS_COMPARED} then p.verdict end as verdict,
+       case when p.tried_end = r.ended_at then p.failure end as failure,
        exists (
            select from iceberg_namespace_properties n where n.catalog_name = p.catalog and n.namespace = p.scratch) as has_tables
   from reproduction p join dag_run r on r.id = p.dag_run_id left join dag_run o on o.id = p.original_id
@@ -59,6 +66,9 @@ update reproduction p set verdict = %(verdict)s, compared_end = r.ended_at from 
 """
 #: Reproductions of one run that are shown.
 MOST = 50
+RUN_OF = """
+select r.state from dag_run r join reproduction p on p.dag_run_id = r.id where p.scratch = %(scratch)s for share of r
+"""
 DROP = (
     "delete from iceberg_tables where catalog_name = %(catalog)s and starts_with(table_namespace, %(below)s)",
     "delete from iceberg_namespace_properties where catalog_name = %(catalog)s"
@@ -113,7 +123,14 @@ class Reproduced:
     original_run_id: str | None
     original_state: str | None
     verdict: dict[str, Any] | None
+    #: Why the last try of a scheduler to compare it failed.
+    failure: str | None
     has_tables: bool
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its run has ended, and was not cleared since."""
+        return self.state not in RUN_UNFINISHED
 
 
 def reproductions(connection: Connection, dag_run_id: int, limit: int = MOST) -> list[Reproduced]:
@@ -121,10 +138,18 @@ def reproductions(connection: Connection, dag_run_id: int, limit: int = MOST) ->
     return rows.of_result(Reproduced, connection.exec_driver_sql(OF_RUN, {"run": dag_run_id, "limit": limit}))
 
 
-def store_verdict(connection: Connection, one: Reproduced, verdict: dict[str, Any]) -> None:
-    """Store the result of a comparison, unless the run was cleared or its tables were dropped meanwhile."""
+def reproduction(connection: Connection, dag_run_id: int) -> Reproduced:
+    """A reproduction. NotFoundError if its run was deleted."""
+    found = next((one for one in reproductions(connection, dag_run_id, 1) if one.id == dag_run_id), None)
+    if found is None:
+        raise NotFoundError("The run of the reproduction was deleted.")
+    return found
+
+
+def store_verdict(connection: Connection, one: Reproduced, verdict: dict[str, Any]) -> bool:
+    """Store the result of a comparison. False if the run was cleared or its tables were dropped meanwhile."""
     values = {"id": one.id, "ended_at": one.ended_at, "verdict": psycopg2.extras.Json(verdict)}
-    connection.exec_driver_sql(STORE_VERDICT, values)
+    return connection.exec_driver_sql(STORE_VERDICT, values).rowcount == 1
 
 
 def published(connection: Connection, catalog: str, dag_run_id: int) -> list[Published]:
@@ -137,13 +162,21 @@ def read(connection: Connection, catalog: str, dag_run_id: int) -> list[Read]:
     return rows.of_result(Read, connection.exec_driver_sql(READ, {"catalog": catalog, "run": dag_run_id}))
 
 
-def abandoned(connection: Connection, catalog: str, older_s: float) -> list[str]:
-    """The namespaces of reproductions that nobody needs."""
-    return list(connection.exec_driver_sql(ABANDONED, {"catalog": catalog, "older_s": older_s}).scalars())
+def abandoned(connection: Connection, catalog: str, older_s: float) -> list[tuple[int, str]]:
+    """The reproductions whose tables nobody needs, and their namespaces."""
+    found = connection.exec_driver_sql(ABANDONED, {"catalog": catalog, "older_s": older_s})
+    return [(row.id, row.scratch) for row in found]
 
 
-def drop(connection: Connection, catalog: str, scratch: str, folder: str) -> list[str]:
-    """Drop the tables of a reproduction, and the namespace. Returns the folders with its files, all below `folder`."""
+def drop(connection: Connection, catalog: str, scratch: str, folder: str) -> list[str] | None:
+    """Drop the tables of a reproduction, and the namespace. Returns the folders with its files, all below `folder`.
+
+    None if its run was cleared, so that its tasks use them.
+    """
+    # Until the commit, clearing waits, and then finds no tables.
+    state = connection.exec_driver_sql(RUN_OF, {"scratch": scratch}).scalar_one_or_none()
+    if state is not None and state in RUN_UNFINISHED:
+        return None
     values = {"catalog": catalog, "scratch": scratch, "below": f"{scratch}.", "folder": f"{folder}/"}
     for statement in DROP:
         connection.exec_driver_sql(statement, values)

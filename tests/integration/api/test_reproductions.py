@@ -128,6 +128,8 @@ def test_tables_that_are_gone_are_not_compared(http: httpx.Client, lake: Lake) -
     found = shown(http)
     assert (found["verdict"], found["reason"]) == ("unknown", "Its tables were deleted before anybody compared them.")
     assert found["tables"] == []
+    lake.scenario.sql("update reproduction set failure = 'It took too long.', tried_end = (select max(ended_at) from dag_run)")
+    assert (shown(http)["verdict"], shown(http)["reason"]) == ("unknown", "It took too long.")
 
 
 def test_the_result_of_an_earlier_end_counts_no_more(http: httpx.Client, lake: Lake) -> None:
