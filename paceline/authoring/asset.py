@@ -20,7 +20,7 @@ ALIAS = "alias:"
 NAMED = "name:"
 #: The URI of a table in the catalog of Paceline is its name after this.
 TABLE = "table:"
-_TABLE_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
+_TABLE_NAME = re.compile(r"\w[\w\- ]*(\.\w[\w\- ]*)+", re.ASCII)
 _PASSWORD = re.compile(r"^[a-z][a-z0-9+.-]*://[^/@]*:[^/@]*@", re.IGNORECASE)
 
 
@@ -63,6 +63,11 @@ class Condition:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.summary}>"
+
+
+def names_a_table(name: str) -> bool:
+    """Whether a name is one of a table that can be an asset: a table whose name has letters beyond ASCII has none."""
+    return _TABLE_NAME.fullmatch(name) is not None
 
 
 class _Named(Condition):
@@ -120,10 +125,10 @@ class Asset(_Named):
 
         As an outlet, its event has `publication`, `snapshot_id`, `operation`, `rows_added`, `rows_removed`, `rows` and, if it has
         changed, `schema_change` in its extra. A row that a deletion had to write again counts as removed and as added.
-        DagError if the name is not one of a table.
+        DagError if the name is not one of a table, or has letters beyond ASCII, which assets do not have.
         """
-        if not isinstance(name, str) or _TABLE_NAME.fullmatch(name) is None:
-            raise fault(f"The name of a table is namespace.table, in letters, digits and underscores, not {name!r}.")
+        if not isinstance(name, str) or not names_a_table(name):
+            raise fault(f"The name of a table is namespace.table, in letters of ASCII, digits, -, _ and blanks, not {name!r}.")
         return Asset(name=name, uri=TABLE + name, extra=extra, watchers=watchers)
 
     def to_spec(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from paceline.authoring import scope, templates
-from paceline.authoring.asset import TABLE, Asset
+from paceline.authoring.asset import TABLE, Asset, names_a_table
 from paceline.authoring.connection import Connection
 from paceline.authoring.frames import DataFrameReference
 from paceline.authoring.graph import Graph, link
@@ -165,8 +165,10 @@ class SQLExecuteQueryOperator(Operator):
         """Note the tables and columns of the SQL, as far as it is known before a try. DagError if it is not valid."""
         for text, at, place in self.known_texts(dag):
             self._parse(text, at, place)
-        self.add_inlets([Asset.table(name) for name in self.reads if TABLE + name not in {one.uri for one in self.inlets}])
-        self.add_outlets([Asset.table(name) for name in self.writes if TABLE + name not in self.outlet_uris])
+        known = {one.uri for one in self.inlets}
+        self.add_inlets([Asset.table(name) for name in self.reads if names_a_table(name) and TABLE + name not in known])
+        written = [name for name in self.writes if names_a_table(name)]
+        self.add_outlets([Asset.table(name) for name in written if TABLE + name not in self.outlet_uris])
 
     def known_texts(self, dag: Graph[Any] | None) -> Iterator[tuple[str, Location, str]]:
         """The SQL that is known when the DAG file is parsed, with the place of its first line, and the name of its file."""

@@ -75,20 +75,20 @@ class DuckDbEngine:
         found = views.found(self.catalog, dict.fromkeys([*([copied] if copied else []), *names]))
         wanted = sql.names_in([statement.tree, *(one.tree for one in behind), *(one.tree for one in found.views)])
         for name in found.tables:
-            is_copied = name == copied
-            show(database, name, self.catalog.load_table(name), None if is_copied else wanted, copied=is_copied)
+            copy = _place(statement.tree, name) if name == copied else ""
+            show(database, name, self.catalog.load_table(name), None if copy else wanted, copy=copy)
+            _link(database, name, copy)
         for view in found.views:
             show_view(database, view)
+            _link(database, view.name)
         for name, frame in self.frames.items():
             beside = sql.names_beside([statement, *behind], name)
             if beside is None or beside:
                 show_frame(database, name, frame.named_in(beside))
         yield
         # The next statement sees what this one wrote, and rows in memory are released.
-        for view in found.views:
-            database.execute(f"drop view {quoted(view.name)}")
-        for name in found.tables:
-            hide(database, name, copied=name == copied)
+        for name in (*(view.name for view in found.views), *found.tables):
+            hide(database, name, copy=_place(statement.tree, name) if name == copied else "")
 
     def _run(self, database: DuckDBPyConnection, one: Statement, parameters: Mapping[str, Any], limit: int) -> Rows | None:
         from sqlglot import exp
@@ -290,28 +290,58 @@ def overwrite(table: Table, rows: pa.Table) -> None:
 
 
 def quoted(name: str) -> str:
-    """The name of a table for a statement of DuckDB."""
+    """The name of a table for a statement of DuckDB, in the schema with the name of its namespace."""
     return ".".join(f'"{part}"' for part in name.rsplit(".", 1))
 
 
-def show(database: DuckDBPyConnection, name: str, table: Table, wanted: set[str] | None, *, copied: bool = False) -> None:
-    """Make the rows of an Iceberg table readable under its name, as a view or as a copy.
+def _nested(name: str) -> str:
+    """The name of a table in a schema for each part of its namespace, as `sales.eu.orders` means it."""
+    return ".".join(f'"{part}"' for part in name.split("."))
+
+
+def _place(tree: Any, name: str) -> str:
+    """The name under which a statement changes a table: that in nested schemas, unless it has the namespace in quotes."""
+    from sqlglot import exp
+
+    return _nested(name) if any(len(one.parts) > 2 and "." not in one.db for one in tree.find_all(exp.Table)) else quoted(name)
+
+
+def _link(database: DuckDBPyConnection, name: str, place: str = "") -> None:
+    """Make a table or view of a nested namespace readable as `"sales.eu".orders` and as `sales.eu.orders`."""
+    nested, flat = _nested(name), quoted(name)
+    if nested == flat:
+        return
+    _schemas(database, name)
+    here, there = (flat, nested) if place == nested else (nested, flat)
+    database.execute(f"create or replace view {here} as from {there}")
+
+
+def _schemas(database: DuckDBPyConnection, name: str) -> None:
+    *namespace, _ = name.split(".")
+    for depth in range(len(namespace)):
+        database.execute(f"create schema if not exists {_nested('.'.join(namespace[: depth + 1]))}")
+    database.execute(f'create schema if not exists "{".".join(namespace)}"')
+
+
+def show(database: DuckDBPyConnection, name: str, table: Table, wanted: set[str] | None, *, copy: str = "") -> None:
+    """Make the rows of an Iceberg table readable under its name, as a view, or as a copy in the place `copy`.
 
     `wanted` are the columns that matter, in lower case.
     """
-    database.execute(f'create schema if not exists "{name.rpartition(".")[0]}"')
+    _schemas(database, name)
     source = _files(table)
     if source is None:
         schema = table.schema()
         columns = [one.name for one in schema.fields if wanted is None or one.name.lower() in wanted]
         source = _arrow_name(name)
         database.register(source, table.scan(selected_fields=tuple(columns or schema.column_names[:1])).to_arrow())
-    database.execute(f"create {'table' if copied else 'view'} {quoted(name)} as from {source}")
+    database.execute(f"create table {copy} as from {source}" if copy else f"create view {quoted(name)} as from {source}")
 
 
-def hide(database: DuckDBPyConnection, name: str, *, copied: bool = False) -> None:
-    """Undo `show`, and release the rows that it holds in memory."""
-    database.execute(f"drop {'table' if copied else 'view'} {quoted(name)}")
+def hide(database: DuckDBPyConnection, name: str, *, copy: str = "") -> None:
+    """Undo what made a table or view readable, and release the rows that it holds in memory."""
+    for place in dict.fromkeys((quoted(name), _nested(name))):
+        database.execute(f"drop {'table' if place == copy else 'view'} if exists {place}")
     database.unregister(_arrow_name(name))
 
 
@@ -323,7 +353,7 @@ def show_view(database: DuckDBPyConnection, view: ViewQuery) -> None:
     """Make a view of the catalog readable under its name. PacelineError if DuckDB refuses its query."""
     import duckdb
 
-    database.execute(f'create schema if not exists "{view.name.rpartition(".")[0]}"')
+    _schemas(database, view.name)
     inner = ", ".join(_quoted(f"column {place}") for place in range(len(view.columns)))
     columns = []
     for place, (name, shown, kind) in enumerate(view.columns):

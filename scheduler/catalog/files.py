@@ -219,13 +219,43 @@ def facts(table: TableMetadata, before: TableMetadata | None) -> dict[str, Any]:
         if (total := snapshot.summary.additional_properties.get("total-records")) is not None:
             found["total_records"] = int(total)
     # A commit can add several snapshots: a replacement is a deletion and an append.
-    known = set() if before is None else {one.snapshot_id for one in before.snapshots}
-    for one in table.snapshots:
-        if one.snapshot_id not in known and one.summary is not None:
-            for key in SUMMED:
-                if (value := one.summary.additional_properties.get(key)) is not None:
-                    name = key.replace("-", "_")
-                    found[name] = found.get(name, 0) + int(value)
+    for one in _came(table, before):
+        for key in SUMMED:
+            if one.summary is not None and (value := one.summary.additional_properties.get(key)) is not None:
+                name = key.replace("-", "_")
+                found[name] = found.get(name, 0) + int(value)
+    return found
+
+
+def _came(table: TableMetadata, before: TableMetadata | None) -> Iterator[Snapshot]:
+    """The snapshots that led from the current one of `before` to that of `table`. Rows of other branches are not seen yet."""
+    known = set() if before is None else {one.snapshot_id for one in _line(before)}
+    for one in _line(table):
+        if one.snapshot_id in known:
+            return
+        yield one
+
+
+def _line(table: TableMetadata) -> Iterator[Snapshot]:
+    """The current snapshot of a table, and those before it, newest first."""
+    by_id = {one.snapshot_id: one for one in table.snapshots}
+    one = table.current_snapshot()
+    while one is not None:
+        yield one
+        one = None if one.parent_snapshot_id is None else by_id.get(one.parent_snapshot_id)
+
+
+def replaced(table: TableMetadata, before: TableMetadata) -> dict[str, Any]:
+    """The facts of a table that a try has created in place of one that it has dropped: all rows of that are removed."""
+    found, old, new = facts(table, None), columns(before), columns(table)
+    if changes := [
+        *(f"added {name} {kind}" for name, kind in new.items() if name not in old),
+        *(f"removed {name}" for name in old if name not in new),
+        *(f"changed {name} from {old[name]} to {kind}" for name, kind in new.items() if old.get(name, kind) != kind),
+    ]:
+        found |= {"schema_changed": True, "schema_change": changes}
+    if removed := facts(before, None).get("total_records"):
+        found["deleted_records"] = removed + found.get("deleted_records", 0)
     return found
 
 

@@ -174,7 +174,7 @@ class Tables:
             if staged:
                 return table, None
             location = self.warehouse.write(table, None)
-            facts = files.facts(table, None)
+            facts = self._facts(table, None, pointer)
             change = Change(namespace=namespace, name=name, expected=None, location=location, facts=facts)
             if self.store(caller, [change], taken=ExistsError):
                 return table, location
@@ -216,7 +216,7 @@ class Tables:
             changes.append(Change(
                 namespace=namespace, name=name, expected=pointer.location, location=location,
                 updates=None if base is None else list(request.get("updates") or ()),
-                facts=files.facts(table, None if base is None else base.table), mark=mark,
+                facts=self._facts(table, base, pointer), mark=mark,
             ))  # fmt: skip
         if changes:
             fault_points.point("tables.written")
@@ -224,6 +224,12 @@ class Tables:
                 caller = self._following(caller) if streams else caller
                 return {key: self._found(caller, *key) for key in wanted}
         return answers
+
+    def _facts(self, table: TableMetadata, base: Metadata | None, pointer: Pointer) -> dict[str, Any]:
+        """What a commit has changed; of a new table, in comparison with one that the try has dropped."""
+        if base is None and pointer.base is not None and not pointers.is_view(pointer.base):
+            return files.replaced(table, self._read(pointer.base).table)
+        return files.facts(table, None if base is None else base.table)
 
     def has_batch(self, caller: Caller, query: str, number: int) -> bool:
         """Whether a batch of a streaming query has been published."""

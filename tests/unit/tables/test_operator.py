@@ -212,3 +212,10 @@ def test_a_dataframe_of_another_task_is_a_table_with_the_name_of_its_parameter(i
         assert ran(dag.get_task("selected"), values) == [(1,)]
         with pytest.raises(XComError, match="'load' left 'note' out"):
             ran(dag.get_task("notes"), values)
+
+
+def test_each_name_that_an_asset_may_have_is_one_and_no_other_breaks_the_file() -> None:
+    one = operator(sql='insert into sales."my-table" select * from sales."ünï" join sales."2026 q1" using (id)')
+
+    assert (one.reads, one.writes) == (("sales.ünï", "sales.2026 q1"), ("sales.my-table",))
+    assert ([each.uri for each in one.inlets], one.outlet_uris) == (["table:sales.2026 q1"], ("table:sales.my-table",))

@@ -1,14 +1,18 @@
 """The event of a table that a task has updated: its snapshot, its rows and the change of its columns."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from pyiceberg.expressions import EqualTo
+from pyiceberg.table import Table
 from pyiceberg.types import DoubleType
 from support.tables import SCHEMA, Lake, rows
 
 from paceline.authoring.asset import Asset
 from paceline.states import TaskState
+from paceline.tables import sql
+from paceline.tables.duckdb_engine import DuckDbEngine
 from scheduler.services.assets import Assets
 from scheduler.store.dags.versions import Versions
 from scheduler.store.worker import xcoms
@@ -55,3 +59,40 @@ def test_an_event_has_what_all_commits_of_the_try_have_changed(lake: Lake) -> No
     assert (new["rows_added"], new["rows_removed"], new["rows"], new["source"]) == (1, 0, 99, "shop")
     assert "schema_change" not in new
     assert found["table:sales.other"] == {}
+
+
+def test_an_event_of_a_replaced_table_compares_it_with_the_one_before(lake: Lake) -> None:
+    lake.person().create_table("sales.old", SCHEMA).append(rows(1, 2, 3))
+    claim = lake.claim(task={"outlets": ("table:sales.old",), "notify": ("asset",)})
+    access.serve_at(lake.uri)
+    store = DatabaseStore(lake.scenario.settings, lake.scenario.hot, lake.scenario.follower)
+    script = sql.parse(
+        "create or replace table sales.old as select 1 as id; create or replace table sales.old as select id, 2.5::double as total"
+        " from sales.old; insert into sales.old from sales.old",
+        "duckdb",
+    )
+    DuckDbEngine(lake.catalog(store.tables(claim).token)).run(script, {}, 10)
+    assert store.report(claim, Ending(TaskState.SUCCESS)).is_stored
+
+    extra = extras(lake)["table:sales.old"]
+    assert (extra["rows_added"], extra["rows_removed"], extra["rows"]) == (2, 3, 2)
+    assert extra["schema_change"] == ["added total double", "removed who", "changed id from long to int"]
+
+
+def test_rows_of_a_branch_count_when_the_table_has_them(lake: Lake) -> None:
+    table = lake.person().create_table("sales.old", SCHEMA)
+    table.append(rows(1))
+    table.manage_snapshots().create_branch(table.metadata.current_snapshot_id or 0, "audit").commit()
+
+    def added(write: Callable[[Table], object]) -> tuple[int, int]:
+        claim = lake.claim(f"d{len(lake.requests)}", task={"outlets": ("table:sales.old",), "notify": ("asset",)})
+        access.serve_at(lake.uri)
+        store = DatabaseStore(lake.scenario.settings, lake.scenario.hot, lake.scenario.follower)
+        write(lake.catalog(store.tables(claim).token).load_table("sales.old"))
+        assert store.report(claim, Ending(TaskState.SUCCESS)).is_stored
+        extra = extras(lake)["table:sales.old"]
+        return extra.get("rows_added", 0), extra["rows"]
+
+    assert added(lambda one: one.append(rows(2, 3), branch="audit")) == (0, 1)
+    audited = lake.person().load_table("sales.old").metadata.refs["audit"].snapshot_id
+    assert added(lambda one: one.manage_snapshots().set_current_snapshot(audited).commit()) == (2, 3)
