@@ -187,13 +187,12 @@ class SQLExecuteQueryOperator(Operator):
 
     def _parse(self, text: str, at: Location, place: str) -> None:
         """Note the tables and columns of a text. DagError with its line if it is not valid."""
-        plain = texts.without_templates(text)
-        if self.dialect is None or plain is None:
+        if self.dialect is None:
             return
         try:
-            script = texts.parse(plain, self.dialect)
-            if self.engine != "connection":
-                self._check(script)
+            script = texts.parse_template(text, self.dialect)
+            if script is not None and self.engine != "connection":
+                self._check(script, text)
                 self.reads, self.writes = _more(self.reads, script.reads), _more(self.writes, script.writes)
                 self.sql_columns = {**self.sql_columns, **texts.columns(script, self.dialect)}
         except texts.SqlError as error:
@@ -201,14 +200,20 @@ class SQLExecuteQueryOperator(Operator):
             # A literal of several lines starts in the line of its call, or below it.
             line = at.line + error.line - 1 if at != self.at else at.line
             raise fault(f"Task {self.task_id!r}, {where}: {error}", at=Location(at.file, line)) from None
+        except ValueError as error:
+            if self.dialect in ENGINES:
+                raise
+            raise self.argument_checks().refuse(f"dialect: {error}") from None
         except ImportError as error:
             raise self.argument_checks().refuse(f"{NEEDS} ({error})") from None
 
-    def _check(self, script: Script) -> None:
-        if isinstance(self.parameters, Mapping) and (missing := sorted(script.parameters - self.parameters.keys())):
-            raise texts.SqlError(f"the parameter :{missing[0]} has no value; add it to parameters.", 1)
-        if script.parameters and self.parameters is None:
-            raise texts.SqlError(f"the parameter :{sorted(script.parameters)[0]} has no value; pass parameters.", 1)
+    def _check(self, script: Script, text: str) -> None:
+        """SqlError for a parameter without a value."""
+        given = {} if self.parameters is None else self.parameters
+        if not isinstance(given, Mapping) or not (missing := sorted(script.parameters - given.keys())):
+            return
+        fix = "pass parameters" if self.parameters is None else "add it to parameters"
+        raise texts.SqlError(f"the parameter :{missing[0]} has no value; {fix}.", texts.line_of(text, missing[0]))
 
     def execute(self, context: Mapping[str, Any]) -> object:
         return self.run(self.sql, context)
@@ -334,7 +339,10 @@ class DecoratedSQLOperator(PythonOperator, SQLExecuteQueryOperator):
         known = [texts.without_templates(text) for text, _, _ in self.known_texts(self.dag)]
         if len(places) != 1 or None in known or len(known) != len(_returned(self.python_callable)) or self.engine == "connection":
             return None
-        statements = [one for text in known for one in texts.parse(text or "", self.engine).statements]
+        try:
+            statements = [one for text in known for one in texts.parse(text or "", self.engine).statements]
+        except texts.SqlError:  # a template is more than a name, and may have columns
+            return None
         return texts.names_beside(statements, places[0]) or None
 
     def _given(self) -> dict[str, Any]:

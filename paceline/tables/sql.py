@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -21,6 +21,8 @@ CATALOG = "lake"
 #: Columns whose sources are looked for, in one statement.
 MOST_COLUMNS = 300
 _OUTPUT, _COMMENT = re.compile(r"\{\{.*?\}\}", re.DOTALL), re.compile(r"\{#.*?#\}", re.DOTALL)
+#: A template that begins a statement, after blanks and comments.
+_LEADING = re.compile(r"(\A\s*|;\s*|(?:\A|;|\n)\s*(?:--[^\n]*\n\s*|/\*.*?\*/\s*)+)(\{\{.*?\}\})", re.DOTALL)
 #: What stands for a template: a letter, and underscores up to the length of the template.
 _STAND_IN = re.compile(r"j_{3,}")
 #: What the tokenizer of sqlglot says of a text that does not end: the mark, the line, and the place at which it starts.
@@ -84,16 +86,52 @@ class Script:
         return frozenset(name for one in self.statements for name in one.parameters)
 
 
-def without_templates(text: str) -> str | None:
+def without_templates(text: str, stand_in: Callable[[str], str] | None = None) -> str | None:
     """The text with a name of equal length in place of each `{{ }}`. None with `{% %}`, as only its result is SQL."""
     if "{%" in text:
         return None
-    return _OUTPUT.sub(lambda found: _stand_in(found[0]), _COMMENT.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text))
+    put = stand_in or _name_for
+    return _OUTPUT.sub(lambda found: put(found[0]), _COMMENT.sub(lambda found: _blank(found[0]), text))
 
 
-def _stand_in(template: str) -> str:
+def _name_for(template: str) -> str:
     first, newline, rest = template.partition("\n")
-    return "j" + "_" * (max(len(first), 4) - 1) + newline + re.sub(r"[^\n]", " ", rest)
+    return "j" + "_" * (max(len(first), 4) - 1) + newline + _blank(rest)
+
+
+def _number_for(template: str) -> str:
+    first, newline, rest = template.partition("\n")
+    return "1" * len(first) + newline + _blank(rest)
+
+
+def _blank(text: str) -> str:
+    return re.sub(r"[^\n]", " ", text)
+
+
+def parse_template(text: str, dialect: str) -> Script | None:
+    """The script of a text with `{{ }}`, as far as it is known; None with `{% %}`. SqlError if it cannot be valid.
+
+    A name stands for each template. If that is not valid, a template that begins a statement is left out, then a number stands for
+    each other one, then all are left out.
+    """
+    first = without_templates(text)
+    if first is None:
+        return None
+    try:
+        return parse(first, dialect)
+    except SqlError:
+        begun = _LEADING.sub(lambda found: f"{found[1]}{_blank(found[2])}", text)
+        others = [without_templates(begun), without_templates(begun, _number_for), without_templates(text, _blank)]
+        for other in others if _OUTPUT.search(text) else []:
+            with suppress(SqlError):
+                return parse(other or "", dialect)
+        raise
+
+
+def line_of(text: str, parameter: str) -> int:
+    """The line in which a parameter is first named, as `:name` or `$name`."""
+    found = re.search(rf"[:$]{re.escape(parameter)}\b", text)
+    return 1 if found is None else text.count("\n", 0, found.start()) + 1
 
 
 def parse(text: str, dialect: str) -> Script:

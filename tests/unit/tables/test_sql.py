@@ -134,3 +134,25 @@ def test_the_names_beside_a_table_are_all_that_its_columns_can_be(text: str, nam
     plain = sql.without_templates(text)
     assert plain is not None
     assert sql.names_beside(sql.parse(plain, "duckdb").statements, "orders") == names
+
+
+@pytest.mark.parametrize(
+    ("text", "writes"),
+    [
+        ("insert into a.b select 1{{ n }}::decimal(10, {{ n }})", ("a.b",)),
+        ("-- a model\n{{ config(materialized='table') }}\ninsert into a.b select * from {{ ref('c') }} limit {{ n }}", ("a.b",)),
+        ("{{ before }}; insert into a.b select 1", ("a.b",)),
+        ("select 1;\n/* then */ {{ hint }} insert into a.b select * from {{ t }}", ("a.b",)),
+        ("insert into a.b select 1 as x {{ cols }} from c.d", ("a.b",)),
+        ("insert into a.b select x, {{ cols }} 2 as y from c.d", ("a.b",)),
+    ],
+)
+def test_a_template_may_be_a_name_a_number_or_nothing(text: str, writes: tuple[str, ...]) -> None:
+    script = sql.parse_template(text, "duckdb")
+    assert script is not None and script.writes == writes
+
+
+def test_a_text_that_no_template_makes_valid_has_the_line_of_its_error() -> None:
+    with pytest.raises(sql.SqlError, match="at 'selct 1'") as error:
+        sql.parse_template("{{ config() }}\nselct 1 from {{ t }}", "duckdb")
+    assert error.value.line == 2
