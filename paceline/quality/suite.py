@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -358,8 +360,8 @@ def _add(suite: Any, entry: Any) -> None:
 
 #: A text column with so many different values or fewer has a list of accepted ones.
 MOST_VALUES = 20
-#: How far beyond its values a number may go, as a share of their range.
-MARGIN = 0.5
+#: The digits of a bound that is no whole number.
+MOST_DIGITS = 6
 _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 
 
@@ -373,7 +375,9 @@ def propose(frame: Any) -> str:
 
     suite = expect(frame)
     with backends.DuckDb.opened({0: suite}, report.context()) as duck:
-        types, view = duck.types(0), duck.frame(0)
+        # What the writers of Paceline add is no promise of the author.
+        types = {name: kind for name, kind in duck.types(0).items() if name not in {writes.SOURCE, backends.BROKEN}}
+        view = duck.frame(0)
         total = duck.rows(f"select count(*) as n from {view}")[0]["n"]
         checks: list[dict[str, Any]] = [{"columns": types}, {"rows": {"least": 1}} if total else {"rows": {"least": 0}}]
         for name, kind in types.items():
@@ -397,11 +401,22 @@ def _of_column(duck: backends.DuckDb, view: str, name: str, kind: str, total: in
         values = duck.rows(f"select distinct {column} as one from {view} where {column} is not null order by 1")
         yield {"accepted_values": {"column": name, "values": [row["one"] for row in values], "warn": True}}
     if kind in _NUMBERS and facts["present"] and facts["different"] < total:
-        low, high = duck.rows(f"select min({column})::double as low, max({column})::double as high from {view}")[0].values()
-        margin = (high - low) * MARGIN
+        low, high = duck.rows(f"select min({column}) as low, max({column}) as high from {view}")[0].values()
+        if not all(map(math.isfinite, (low, high))):
+            return
+        low, high = Fraction(low), Fraction(high)
+        margin = (high - low) / 2
         least = 0 if 0 <= low <= margin else low - margin
-        yield {"between": {"column": name, "low": _short(least), "high": _short(high + margin), "warn": True}}
+        # Outwards, so that rounding leaves out no value.
+        yield {
+            "between": {"column": name, "low": _short(least, math.floor), "high": _short(high + margin, math.ceil), "warn": True}
+        }
 
 
-def _short(value: float) -> int | float:
-    return int(value) if value == int(value) else float(f"{value:.6g}")
+def _short(value: Fraction | int, outwards: Callable[[Fraction], int]) -> int | float:
+    """A bound that is near a value, in few digits."""
+    if abs(value) >= 10**MOST_DIGITS:
+        return outwards(Fraction(value))
+    unit = 10 ** (MOST_DIGITS - 1 - math.floor(math.log10(abs(value)))) if value else 1
+    short = outwards(Fraction(value) * unit) / unit
+    return int(short) if short == int(short) else short

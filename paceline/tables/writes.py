@@ -98,7 +98,8 @@ def append_once(table: str | Asset, frame: Any) -> None:
 def merge(table: str | Asset, frame: Any, key: str | Sequence[str]) -> None:
     """Update the rows of `table` that have the `key` of a row of `frame`, and append its other rows.
 
-    A table that does not exist is created. PacelineError if `frame` has a key twice.
+    Columns that `frame` does not have keep their values; a DataFrame of Spark needs them all. A table that does not exist is
+    created. PacelineError if `frame` has a key twice, or null in one.
     """
     keys = [key] if isinstance(key, str) else list(key)
     if not keys:
@@ -201,14 +202,32 @@ class FrameWriter:
     def merge(self, keys: Sequence[str]) -> None:
         table = self._table(self.rows)
         rows = aligned(self.rows, table)
-        if missing := [key for key in keys if key not in rows.column_names]:
+        if missing := [key for key in keys if key not in self.rows.column_names]:
             raise PacelineError(
-                f"There is no column {missing[0]!r} to merge by in {self.name}; it has {', '.join(rows.column_names)}."
+                f"There is no column {missing[0]!r} to merge by; the rows have {', '.join(self.rows.column_names)}."
             )
+        if without := [key for key in keys if rows.column(key).null_count]:
+            raise PacelineError(f"The rows to merge into {self.name} have null in the key {without[0]!r}; filter them out.")
         if rows.group_by(list(keys)).aggregate([]).num_rows < rows.num_rows:
             raise PacelineError(f"The rows to merge into {self.name} have a key ({', '.join(keys)}) twice; keep one of each.")
         if rows.num_rows:
-            table.upsert(rows, join_cols=list(keys))
+            table.upsert(self._completed(rows, keys, table), join_cols=list(keys))
+
+    def _completed(self, rows: pa.Table, keys: Sequence[str], table: Table) -> pa.Table:
+        """The rows with what the table has now in the columns that the frame does not have."""
+        import pyarrow as pa
+        from pyiceberg.table.upsert_util import create_match_filter
+
+        others = [name for name in rows.column_names if name not in self.rows.column_names]
+        if not others:
+            return rows
+        old = table.scan(create_match_filter(rows, list(keys)), selected_fields=(*keys, *others)).to_arrow()
+        places = {key: place for place, key in enumerate(zip(*(old.column(key).to_pylist() for key in keys), strict=True))}
+        chosen = [places.get(key) for key in zip(*(rows.column(key).to_pylist() for key in keys), strict=True)]
+        for name in others:
+            values = old.column(name).take(pa.array(chosen, pa.int64()))
+            rows = rows.set_column(rows.column_names.index(name), rows.schema.field(name), values)
+        return rows
 
     def _table(self, rows: pa.Table) -> Table:
         if not self.catalog.table_exists(self.name):

@@ -23,7 +23,7 @@ from scheduler.store.read.requests import REQUEST, RESERVED, RESPONSE
 from scheduler.store.runs import edits
 from scheduler.store.secrets import connections, variables
 from scheduler.store.secrets.cipher import Cipher
-from scheduler.store.tables import history, pointers, publish
+from scheduler.store.tables import history, pointers, publish, tries
 from scheduler.store.tables.pointers import Change
 
 #: What becomes of things that exist already. A pool that exists is changed with "skip" too.
@@ -266,9 +266,9 @@ def _roll_back_table(connection: Session, catalog: str, table: str, publication:
     now = pointers.of(connection, catalog, None, namespace, name).location
     if now == then["metadata_location"]:
         raise ConflictError(f"The table {table} is as it was after publication {publication} already.")
-    change = Change(
-        namespace=namespace, name=name, expected=now, location=then["metadata_location"], facts=then["facts"], is_new=False
-    )
+    # A rollback writes no rows: what the publication has added was added then.
+    facts = {key: value for key, value in then["facts"].items() if key not in tries.SUMMED}
+    change = Change(namespace=namespace, name=name, expected=now, location=then["metadata_location"], facts=facts, is_new=False)
     number, _ = publish.publish(connection, catalog, [change], by=by.name)
     assert number is not None, "the counter is locked, so the table is the current one"
     by.record(connection, "tables.rollback", {"table": table, "to": then["publication"], "publication": number})

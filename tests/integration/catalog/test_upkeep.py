@@ -69,6 +69,7 @@ def test_a_rollback_is_a_publication_and_undone_in_the_same_way(lake: Lake) -> N
     shown = transact(lake.scenario.engine, history.history, "lake", "sales", "t", 10)
     assert [row["is_dropped"] for row in shown] == [False, True, *[False] * 6]
     assert [row["published_by"] for row in shown[:2]] == ["cli:ada", "ada"]
+    assert [row["added_rows"] for row in shown[:3]] == [None, None, 1], "a rollback writes no rows"
     (listed,) = transact(lake.scenario.engine, history.tables, "lake", None, 10)
     assert (listed["table"], listed["publication"], listed["total_rows"]) == ("sales.t", 8, 3)
 

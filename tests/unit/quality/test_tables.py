@@ -1,6 +1,7 @@
 """Checks of tables and frames with DuckDB, what is compared with earlier runs, suites in YAML, and the quarantine."""
 
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -208,3 +209,26 @@ def test_a_proposed_suite_passes_and_finds_what_differs(tmp_path: Path) -> None:
     broken = [one.promise for one in check(expect(odd).read(tmp_path / "suite.yaml"), fail=False).results if one.failing]
     assert broken == ["shop is one of a, b", "amount is between 0 and 9"]
     assert "rows: {least: 0}" in propose(usual.slice(0, 0)).replace("\n    ", " {").replace("least: 0\n", "least: 0}\n")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1_700_000_001, 1_700_000_001, 1_700_000_004],
+        [5453469879713571841, 5453469879713571841],
+        [1234567.8911, 1234567.8911, 1234567.8912],
+        [0.000123456789, 0.000123456789],
+        [-0.1, -0.1, 0.3],
+        [Decimal("12345678901234567890.12")] * 2,
+        [float("inf"), 1.0, 1.0],
+    ],
+)
+def test_a_proposed_range_has_the_values_of_today(tmp_path: Path, values: list[Any]) -> None:
+    table = pa.table({"n": values})
+    (tmp_path / "suite.yaml").write_text(propose(table))
+
+    assert {one.status for one in check(expect(table).read(tmp_path / "suite.yaml")).results} == {"passed"}
+
+
+def test_the_columns_that_paceline_adds_are_not_proposed() -> None:
+    assert "paceline" not in propose(pa.table({"n": [1], "paceline_source": [1], "paceline_broken": ["x"]}))

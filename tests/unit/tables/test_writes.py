@@ -107,6 +107,19 @@ def test_a_merge_refuses_a_key_twice_and_an_unknown_column(catalog: SqlCatalog, 
         merge("sales.m", pa.table({"id": [1]}), "id")
         with pytest.raises(PacelineError, match="has no column 'ad'"):
             merge("sales.m", pa.table({"id": [1], "ad": [1]}), "id")
+        with pytest.raises(PacelineError, match="null in the key 'id'"):
+            merge("sales.m", pa.table({"id": [2, None]}), "id")
+        with pytest.raises(PacelineError, match="no column 'ad' to merge by"):
+            merge("sales.m", pa.table({"id": [1]}), "ad")
+
+
+def test_a_merge_keeps_the_columns_that_its_rows_do_not_have(catalog: SqlCatalog, in_task: InTask) -> None:
+    with in_task():
+        merge("sales.m", pa.table({"a": [1, 2], "b": ["x", "y"], "tags": [["t"], None], "n": [10, 20]}), ["a", "b"])
+        merge("sales.m", pa.table({"b": ["y", "z", "x"], "a": [2, 3, 1], "n": [21, 31, 11]}), ["a", "b"])
+
+    found = rows(catalog, "sales.m", "a", "b", "n", "tags")
+    assert sorted(tuple(row.values()) for row in found) == [(1, "x", ["t"], 11), (2, "y", None, 21), (3, "z", None, 31)]
 
 
 def test_what_is_no_table_and_no_frame_is_refused(in_task: InTask) -> None:
