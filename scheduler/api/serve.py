@@ -23,6 +23,9 @@ log = logging.getLogger("paceline.web")
 
 #: Connections beyond this number are refused.
 MOST_CONNECTIONS = 1000
+#: Seconds after which an idle connection is closed: more than the 60 of nginx and of cloud load balancers, because a request that
+#: is sent on a connection which is closed at this moment fails.
+IDLE_S = 75
 
 
 class _Server(uvicorn.Server):
@@ -80,6 +83,7 @@ def config(settings: Settings, application: object) -> uvicorn.Config:
         ws="none",
         http=Connection,
         limit_concurrency=MOST_CONNECTIONS,
+        timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=web.drain_timeout,
     )
 

@@ -21,6 +21,7 @@ from scheduler.store.worker import table_tries
 from scheduler.store.worker.claims import Claim
 from support.scenario import Scenario, chain
 from support.waiting import eventually
+from workers.tables import process
 
 SCHEMA = pa.schema([("id", pa.int64()), ("who", pa.string())])
 
@@ -43,7 +44,9 @@ def ids(table: Table) -> list[int]:
 @contextlib.contextmanager
 def served(application: FastAPI) -> Iterator[str]:
     """Serve an application on a free port; its address."""
-    server = uvicorn.Server(uvicorn.Config(application, port=0, log_level="warning", lifespan="off"))
+    config = process.config(application)
+    config.port, config.host = 0, "127.0.0.1"
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     eventually(lambda: server.started, timeout=20, interval=0.01)

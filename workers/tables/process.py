@@ -6,6 +6,7 @@ import socket
 import sys
 
 import uvicorn
+from fastapi import FastAPI
 
 from scheduler.catalog import app
 from scheduler.catalog.tables import Tables
@@ -16,6 +17,9 @@ from workers.process import logs
 
 #: Database connections that the process keeps open.
 CONNECTIONS = 4
+#: Seconds after which an idle connection of a task is closed. A task that sends a commit on a connection which is closed just then
+#: fails, because pyiceberg does not know whether it arrived. The end of a task closes its connections.
+IDLE_S = 86_400
 
 
 def main(number: int, worker: int) -> None:
@@ -27,8 +31,12 @@ def main(number: int, worker: int) -> None:
     logs.to_stderr(settings.logs.format, role="catalog")
     fault_points.arm(os.environ, settings.database_url)
     tables = Tables(settings, database.create(settings, pool_size=CONNECTIONS, application="paceline catalog"))
-    config = uvicorn.Config(app.create(tables, app.of_tries(tables)), log_config=None, access_log=False, lifespan="off")
-    uvicorn.Server(config).run(sockets=[socket.socket(fileno=number)])
+    uvicorn.Server(config(app.create(tables, app.of_tries(tables)))).run(sockets=[socket.socket(fileno=number)])
+
+
+def config(application: FastAPI) -> uvicorn.Config:
+    """The configuration of uvicorn."""
+    return uvicorn.Config(application, log_config=None, access_log=False, lifespan="off", timeout_keep_alive=IDLE_S)
 
 
 if __name__ == "__main__":

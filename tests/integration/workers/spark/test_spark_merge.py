@@ -24,8 +24,8 @@ __all__ = ["jvm", "lake", "settings"]
 BATCHES = int(os.environ.get("MERGE_BATCHES", "6"))
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(7200 if BATCHES > 25 else 300)]
 SEED = int(os.environ.get("MERGE_SEED", "20261128"))
-#: Of one table, before the next one begins with other properties.
-OF_TABLE = 25
+#: Of one table, before the next one begins with other properties. A worker without a heartbeat for two minutes is lost.
+OF_TABLE = 10
 CONDITIONS = ("t.v > s.v", "s.v % 2 = 0", "t.v is null", "s.name < t.name", "t.id % 3 = 1")
 OF_SOURCE = ("s.v > 20", "s.name is not null", "s.id % 2 = 0")
 OF_TARGET = ("t.v > 25", "t.name is null", "t.id % 4 = 0")

@@ -103,6 +103,8 @@ def test_concurrent_writes_equal_some_serial_order_and_it_is_that_of_the_publica
         scenario.turn()
         for message in scenario.messages():
             messages.put(message)
+        for writer in writers:
+            assert writer.error is None, writer.error
         if not scenario.rows("select 1 from dag_run where state in ('queued', 'running')"):
             break
     for _ in writers:

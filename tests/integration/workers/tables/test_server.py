@@ -10,14 +10,16 @@ from pathlib import Path
 import psutil
 import pytest
 import requests
+from fastapi import FastAPI
 from support.scenario import Scenario, chain
 from support.stacks import StackFactory
 from support.tables import with_tables
 from support.waiting import eventually
 
+from scheduler.api import serve
 from scheduler.settings import Settings
 from scheduler.store.db import database
-from workers.tables import access
+from workers.tables import access, process
 from workers.tables.server import CatalogServer
 from workers.task.follow import DatabaseStore
 
@@ -122,3 +124,9 @@ def test_it_ends_with_its_worker(server: CatalogServer) -> None:
     assert eventually(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, timeout=20, interval=0.05)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(server.uri.rpartition(":")[2])), timeout=5)
+
+
+def test_a_server_closes_no_connection_that_a_client_may_use_next() -> None:
+    # A task may compute for hours between two requests. nginx and load balancers keep a connection for 60 seconds.
+    assert process.config(FastAPI()).timeout_keep_alive > 12 * 3600
+    assert serve.config(Settings(), FastAPI()).timeout_keep_alive > 60
