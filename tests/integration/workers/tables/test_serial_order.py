@@ -1,20 +1,25 @@
 """Appends and overwrites of several writers at once are equal to the same ones in the order of their publications.
 
-`make test-tables` runs 10,000 of them (TABLES_WRITES).
+`make test-tables` runs 10,000 of them (TABLES_WRITES). Old snapshots expire meanwhile, because each commit rewrites their list.
 """
 
+import contextlib
 import os
 import queue
 import random
+import sys
 import threading
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from pyiceberg.catalog import load_catalog
 from support.scenario import Scenario, dag
 from support.tables import SCHEMA, Lake, ids, rows
 
+from paceline.exceptions import ConflictError
 from paceline.states import TaskState
+from scheduler.catalog import expire
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.process import fault_points
@@ -27,6 +32,10 @@ from workers.task.follow import Follower
 
 WRITES = int(os.environ.get("TABLES_WRITES", "40"))
 WRITERS, TABLES = 8, ("t0", "t1", "t2", "t3")
+#: So many publications are between two removals of snapshots, and so many messages are in the broker at most.
+BETWEEN, QUEUED = 200, 64
+#: No transaction takes longer: what was published before is in the order that was read.
+LONGEST = timedelta(seconds=60)
 
 
 @dataclass
@@ -41,10 +50,12 @@ class Write:
 class Writer(threading.Thread):
     """A pool process of its own, with its own connection."""
 
-    def __init__(self, lake: Lake, messages: "queue.Queue[tuple[int, str] | None]", writes: dict[str, Write]) -> None:
+    def __init__(
+        self, lake: Lake, messages: "queue.Queue[tuple[int, str] | None]", writes: dict[str, Write], ended: "queue.Queue[str]"
+    ) -> None:
         super().__init__(daemon=True)
         scenario = lake.scenario
-        self._lake, self._messages, self._writes = lake, messages, writes
+        self._lake, self._messages, self._writes, self.ended = lake, messages, writes, ended
         self._hot = HotPath(scenario.settings, scenario.worker_id)
         self._follower = Follower(self._hot, Publisher(scenario.settings), Wakeups(scenario.settings), enabled=True)
         self.published: dict[str, Write] = {}
@@ -56,6 +67,7 @@ class Writer(threading.Thread):
             while (message := self._messages.get()) is not None:
                 if (claim := self._hot.claim(*message)) is not None:
                     self._one(claim)
+                    self.ended.put(claim.task_id)
         except BaseException as error:
             self.error = error
         finally:
@@ -81,6 +93,53 @@ class Writer(threading.Thread):
             self.published[claim.task_id] = write
 
 
+class Order:
+    """The task instances in the order of their publications, read before the versions of tables are pruned."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._last = 0
+        self.tasks: list[str] = []
+        self.removed = 0
+
+    def read(self) -> None:
+        select = "select distinct publication, task_id from table_version where task_id is not null and publication > %s order by 1"
+        for publication, task_id in self._lake.scenario.rows(select, self._last):
+            self.tasks.append(task_id)
+            self._last = publication
+
+    def expire(self) -> None:
+        """Remove the snapshots of tables that no writer is changing at this moment."""
+        before = datetime.now(UTC) - LONGEST
+        self.read()
+        for name in TABLES:
+            with contextlib.suppress(ConflictError):
+                done = expire.expire(
+                    self._lake.scenario.settings, self._lake.scenario.engine, "sales", name, before=before, by="ada"
+                )
+                self.removed += done.snapshots
+
+
+def run(scenario: Scenario, writers: list[Writer], messages: "queue.Queue[tuple[int, str] | None]", order: Order) -> None:
+    """Queue what may run and remove old snapshots, until the run has ended."""
+    ended, expired = writers[0].ended, 0
+    done = 0
+    while scenario.rows("select 1 from dag_run where state in ('queued', 'running')"):
+        scenario.turn()
+        for message in scenario.messages():
+            messages.put(message)
+        with contextlib.suppress(queue.Empty):
+            for _ in range(QUEUED // 4):
+                ended.get(timeout=0.5)
+                done += 1
+        if done - expired > BETWEEN:
+            expired = done
+            order.expire()
+            print(f"{done} writes have ended, {order.removed} snapshots are removed", file=sys.stderr)
+        for writer in writers:
+            assert writer.error is None, writer.error
+
+
 @pytest.mark.timeout(7200 if WRITES > 100 else 120)
 @pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
 def test_concurrent_writes_equal_some_serial_order_and_it_is_that_of_the_publications(lake: Lake) -> None:
@@ -95,18 +154,13 @@ def test_concurrent_writes_equal_some_serial_order_and_it_is_that_of_the_publica
     }
     scenario.sql("update pool set slots = 100000")
     messages: queue.Queue[tuple[int, str] | None] = queue.Queue()
-    writers = [Writer(lake, messages, writes) for _ in range(WRITERS)]
+    ended: queue.Queue[str] = queue.Queue()
+    order = Order(lake)
+    writers = [Writer(lake, messages, writes, ended) for _ in range(WRITERS)]
     for writer in writers:
         writer.start()
-    scenario.triggered(dag("ops", {task_id: [] for task_id in writes}, max_active_tasks=100_000))
-    for _ in range(WRITES * 20):
-        scenario.turn()
-        for message in scenario.messages():
-            messages.put(message)
-        for writer in writers:
-            assert writer.error is None, writer.error
-        if not scenario.rows("select 1 from dag_run where state in ('queued', 'running')"):
-            break
+    scenario.triggered(dag("ops", {task_id: [] for task_id in writes}, max_active_tasks=QUEUED))
+    run(scenario, writers, messages, order)
     for _ in writers:
         messages.put(None)
     for writer in writers:
@@ -117,8 +171,8 @@ def test_concurrent_writes_equal_some_serial_order_and_it_is_that_of_the_publica
     assert len(published) + conflicts == WRITES
     assert len(published) > WRITES / 4
     expected: dict[str, list[int]] = {name: [0] for name in TABLES}
-    order = scenario.rows("select distinct publication, task_id from table_version where task_id is not null order by 1")
-    for _, task_id in order:
+    order.read()
+    for task_id in order.tasks:
         write = published.pop(task_id)
         for name in write.tables:
             expected[name] = [write.number] if write.overwrites else [*expected[name], write.number]
