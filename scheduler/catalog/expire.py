@@ -30,6 +30,9 @@ log = logging.getLogger("paceline.tables")
 
 #: Iceberg's property of a table that lets nobody delete its files.
 ENABLED = "gc.enabled"
+#: How often a removal begins anew because a task was faster. The first attempt reads the metadata of all versions, the next ones
+#: only what is new, so they are short.
+ATTEMPTS = 5
 #: Who removes snapshots that are old.
 SCHEDULER = "scheduler"
 
@@ -46,30 +49,18 @@ class Expired:
 def expire(settings: Settings, engine: Engine, namespace: str, name: str, *, before: datetime, by: str) -> Expired:
     """Remove the snapshots from before a moment that no branch, tag, later version or running try needs.
 
-    NotFoundError; ConflictError if a task changes the table meanwhile, or its author keeps all snapshots.
+    NotFoundError; ConflictError if tasks change the table each time meanwhile, or its author keeps all snapshots.
     """
     catalog, warehouse = settings.tables.catalog, Warehouse.of(settings.tables.warehouse_url, settings.tables.storage_options)
     transact(engine, history.prune, catalog, namespace, name, before)
-    location = transact(engine, pointers.of, catalog, None, namespace, name).location
-    if location is None or pointers.is_view(location):
-        raise NotFoundError(f"There is no table {namespace}.{name}: see `paceline tables list`.")
-    table = warehouse.metadata(location).table
-    if table.properties.get(ENABLED) == "false":
-        raise ConflictError(f"The table {namespace}.{name} keeps all snapshots: its property {ENABLED} is false.")
-    versions = [table, *_readable(warehouse, transact(engine, history.locations, catalog, namespace, name))]
-    stay = _needed(table, versions, before)
-    gone = [one.snapshot_id for one in table.snapshots if one.snapshot_id not in stay]
-    number = None
-    if gone:
-        change = _removal(warehouse, namespace, name, location=location, table=table, gone=gone)
-        number = transact(engine, _publish, catalog, change, by)
-        if number is None:
-            warehouse.delete(str(change.location))
-            raise ConflictError(f"The table {namespace}.{name} was changed meanwhile: run the command again.")
-    every = {one.snapshot_id: one for version in versions for one in version.snapshots}
-    kept = [one for one in every.values() if one.snapshot_id in stay]
-    removed = [one for one in every.values() if one.snapshot_id not in stay]
-    return Expired(len(gone), _delete(warehouse, removed, kept), number)
+    for _ in range(ATTEMPTS):
+        removal = _removal(engine, warehouse, catalog, (namespace, name), before)
+        change = removal.change
+        number = None if change is None else transact(engine, _publish, catalog, change, by)
+        if change is None or number is not None:
+            return Expired(len(removal.gone), _delete(warehouse, removal.removed, removal.kept), number)
+        warehouse.delete(str(change.location))
+    raise ConflictError(f"The table {namespace}.{name} was changed meanwhile, {ATTEMPTS} times: run the command again.")
 
 
 def expire_due(settings: Settings, engine: Engine, stop: Callable[[], bool]) -> int:
@@ -117,11 +108,41 @@ def _needed(table: TableMetadata, versions: list[TableMetadata], before: datetim
     return stay
 
 
-def _removal(warehouse: Warehouse, namespace: str, name: str, *, location: str, table: TableMetadata, gone: list[int]) -> Change:
+@dataclass(frozen=True, slots=True)
+class _Removal:
+    """What a table loses: the IDs of its own snapshots that go, and all that went or stay, also those of its older versions."""
+
+    gone: list[int]
+    change: Change | None
+    removed: list[Snapshot]
+    kept: list[Snapshot]
+
+
+def _removal(engine: Engine, warehouse: Warehouse, catalog: str, key: tuple[str, str], before: datetime) -> _Removal:
+    namespace, name = key
+    location = transact(engine, pointers.of, catalog, None, namespace, name).location
+    if location is None or pointers.is_view(location):
+        raise NotFoundError(f"There is no table {namespace}.{name}: see `paceline tables list`.")
+    table = warehouse.metadata(location).table
+    if table.properties.get(ENABLED) == "false":
+        raise ConflictError(f"The table {namespace}.{name} keeps all snapshots: its property {ENABLED} is false.")
+    versions = [table, *_readable(warehouse, transact(engine, history.locations, catalog, namespace, name))]
+    stay = _needed(table, versions, before)
+    every = {one.snapshot_id: one for version in versions for one in version.snapshots}
+    gone = [one.snapshot_id for one in table.snapshots if one.snapshot_id not in stay]
+    return _Removal(
+        gone=gone,
+        change=_without(warehouse, key, location, table, gone) if gone else None,
+        removed=[one for one in every.values() if one.snapshot_id not in stay],
+        kept=[one for one in every.values() if one.snapshot_id in stay],
+    )
+
+
+def _without(warehouse: Warehouse, key: tuple[str, str], location: str, table: TableMetadata, gone: list[int]) -> Change:
     change = updates.RemoveSnapshotsUpdate(snapshot_ids=gone)
     without = updates.update_table_metadata(table, (change,), metadata_location=location)
     return Change(
-        namespace=namespace, name=name, expected=location, location=warehouse.write(without, location),
+        namespace=key[0], name=key[1], expected=location, location=warehouse.write(without, location),
         facts=files.facts(without, table),
     )  # fmt: skip
 

@@ -129,6 +129,9 @@ def session_conf(access: "Access", own: Mapping[str, str], token: str | None = N
         f"{key}.type": "rest",
         f"{key}.uri": access.uri,
         f"{key}.token": access.token if token is None else token,
+        # Iceberg would find out both itself, and warn about it in the log of each task.
+        f"{key}.rest.auth.type": "oauth2",
+        f"{key}.oauth2-server-uri": f"{access.uri}/v1/oauth/tokens",
         f"{key}.warehouse": access.warehouse,
         # The try sees what it has written itself, and another session in this JVM has another catalog.
         f"{key}.cache-enabled": "false",

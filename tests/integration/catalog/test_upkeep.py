@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.view.metadata import ViewVersion
+from sqlalchemy import event
 from support.scenario import chain
 from support.tables import SCHEMA, Lake, ids, rows
 from support.waiting import eventually
@@ -266,6 +267,30 @@ def test_a_scheduler_deletes_the_files_of_dead_tries(lake: Lake) -> None:
     finally:
         prune.close()
     assert files(lake) == before
+
+
+@pytest.mark.parametrize("appends", [1, expiry.ATTEMPTS - 1, expiry.ATTEMPTS])
+def test_snapshots_of_a_table_expire_although_others_write_to_it_meanwhile(lake: Lake, appends: int) -> None:
+    scenario, person = lake.scenario, lake.person()
+    table = person.create_table("sales.t", SCHEMA)
+    table.append(rows(0))
+    table.overwrite(rows(1))
+    table.overwrite(rows(2))
+    left = list(range(appends))
+
+    def faster(connection: object, cursor: object, statement: str, *_: object) -> None:
+        """Append a row after the table was read, before its new metadata is published."""
+        if left and "select metadata_location from table_version" in statement:
+            person.load_table("sales.t").append(rows(100 + left.pop()))
+
+    before = datetime.now(UTC)
+    event.listen(scenario.engine, "before_cursor_execute", faster)
+    with pytest.raises(ConflictError, match=r"sales\.t was changed") if appends == expiry.ATTEMPTS else contextlib.nullcontext():
+        done = expiry.expire(scenario.settings, scenario.engine, "sales", "t", before=before, by="cli:ada")
+        assert (done.snapshots, left) == (4, [])
+        assert len(table.refresh().snapshots()) == 1 + appends, "what others appended, upon the last of the old ones"
+    assert ids(person.load_table("sales.t")) == [2, *range(100, 100 + appends)]
+    event.remove(scenario.engine, "before_cursor_execute", faster)
 
 
 def test_schedulers_remove_the_snapshots_that_no_rollback_reaches(lake: Lake) -> None:

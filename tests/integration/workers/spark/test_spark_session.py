@@ -80,7 +80,8 @@ def run(jvm: WarmJvm, task: Callable[[Any], None]) -> None:
 IS_SPARK_4 = int(pyspark.__version__.partition(".")[0]) >= 4
 OF_SPARK_4 = pytest.mark.skipif(not IS_SPARK_4, reason="Spark 3 makes such a table with Hive, which is not there.")
 #: What a session gets so that it has a catalog of tables.
-CATALOG = {f"spark.sql.catalog.lake{key}": "x" for key in ("", ".type", ".uri", ".token", ".warehouse", ".cache-enabled")}
+KEYS = ("", ".type", ".uri", ".token", ".rest.auth.type", ".oauth2-server-uri", ".warehouse", ".cache-enabled")
+CATALOG = {f"spark.sql.catalog.lake{key}": "x" for key in KEYS}
 #: Round trips to the JVM for a task, beside those of its code: to take the JVM, to open, watch and close a session, to return the
 #: JVM, and to release the objects of all this.
 MOST_ROUND_TRIPS = 105

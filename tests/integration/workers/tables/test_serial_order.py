@@ -1,6 +1,7 @@
 """Appends and overwrites of several writers at once are equal to the same ones in the order of their publications.
 
-`make test-tables` runs 10,000 of them (TABLES_WRITES). Old snapshots expire meanwhile, because each commit rewrites their list.
+`make test-tables` runs 10,000 of them (TABLES_WRITES). They belong to several runs, so that old snapshots can expire between
+them: each commit rewrites their list.
 """
 
 import contextlib
@@ -10,14 +11,13 @@ import random
 import sys
 import threading
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 from pyiceberg.catalog import load_catalog
 from support.scenario import Scenario, dag
 from support.tables import SCHEMA, Lake, ids, rows
 
-from paceline.exceptions import ConflictError
 from paceline.states import TaskState
 from scheduler.catalog import expire
 from scheduler.messaging.publisher import Publisher
@@ -32,10 +32,8 @@ from workers.task.follow import Follower
 
 WRITES = int(os.environ.get("TABLES_WRITES", "40"))
 WRITERS, TABLES = 8, ("t0", "t1", "t2", "t3")
-#: So many publications are between two removals of snapshots, and so many messages are in the broker at most.
-BETWEEN, QUEUED = 200, 64
-#: No transaction takes longer: what was published before is in the order that was read.
-LONGEST = timedelta(seconds=60)
+#: So many writes has a run, and so many messages are in the broker at most.
+OF_RUN, QUEUED = 400, 64
 
 
 @dataclass
@@ -109,21 +107,16 @@ class Order:
             self._last = publication
 
     def expire(self) -> None:
-        """Remove the snapshots of tables that no writer is changing at this moment."""
-        before = datetime.now(UTC) - LONGEST
+        """Remove what no later run needs."""
         self.read()
+        settings, engine = self._lake.scenario.settings, self._lake.scenario.engine
         for name in TABLES:
-            with contextlib.suppress(ConflictError):
-                done = expire.expire(
-                    self._lake.scenario.settings, self._lake.scenario.engine, "sales", name, before=before, by="ada"
-                )
-                self.removed += done.snapshots
+            self.removed += expire.expire(settings, engine, "sales", name, before=datetime.now(UTC), by="ada").snapshots
 
 
-def run(scenario: Scenario, writers: list[Writer], messages: "queue.Queue[tuple[int, str] | None]", order: Order) -> None:
-    """Queue what may run and remove old snapshots, until the run has ended."""
-    ended, expired = writers[0].ended, 0
-    done = 0
+def run(scenario: Scenario, writers: list[Writer], messages: "queue.Queue[tuple[int, str] | None]") -> None:
+    """Queue what may run, until the run has ended."""
+    ended = writers[0].ended
     while scenario.rows("select 1 from dag_run where state in ('queued', 'running')"):
         scenario.turn()
         for message in scenario.messages():
@@ -131,11 +124,6 @@ def run(scenario: Scenario, writers: list[Writer], messages: "queue.Queue[tuple[
         with contextlib.suppress(queue.Empty):
             for _ in range(QUEUED // 4):
                 ended.get(timeout=0.5)
-                done += 1
-        if done - expired > BETWEEN:
-            expired = done
-            order.expire()
-            print(f"{done} writes have ended, {order.removed} snapshots are removed", file=sys.stderr)
         for writer in writers:
             assert writer.error is None, writer.error
 
@@ -159,8 +147,15 @@ def test_concurrent_writes_equal_some_serial_order_and_it_is_that_of_the_publica
     writers = [Writer(lake, messages, writes, ended) for _ in range(WRITERS)]
     for writer in writers:
         writer.start()
-    scenario.triggered(dag("ops", {task_id: [] for task_id in writes}, max_active_tasks=QUEUED))
-    run(scenario, writers, messages, order)
+    for first in range(0, WRITES, OF_RUN):
+        tasks = list(writes)[first : first + OF_RUN]
+        scenario.triggered(dag(f"ops{first}", {task_id: [] for task_id in tasks}, max_active_tasks=QUEUED))
+        run(scenario, writers, messages)
+        order.expire()
+        print(
+            f"{first + len(tasks)} writes, of which {len(order.tasks)} published; {order.removed} snapshots are gone",
+            file=sys.stderr,
+        )
     for _ in writers:
         messages.put(None)
     for writer in writers:
@@ -171,7 +166,6 @@ def test_concurrent_writes_equal_some_serial_order_and_it_is_that_of_the_publica
     assert len(published) + conflicts == WRITES
     assert len(published) > WRITES / 4
     expected: dict[str, list[int]] = {name: [0] for name in TABLES}
-    order.read()
     for task_id in order.tasks:
         write = published.pop(task_id)
         for name in write.tables:

@@ -113,6 +113,9 @@ def test_a_session_gets_the_catalog_as_its_default_unless_names_mean_tables_of_h
 
     assert plain["spark.sql.defaultCatalog"] == "lake" and plain["spark.sql.catalog.lake.token"] == "hush"
     assert plain["spark.sql.catalog.lake.cache-enabled"] == "false"
+    # Without them, Iceberg warns twice in the log of each task.
+    assert plain["spark.sql.catalog.lake.rest.auth.type"] == "oauth2"
+    assert plain["spark.sql.catalog.lake.oauth2-server-uri"] == f"{plain['spark.sql.catalog.lake.uri']}/v1/oauth/tokens"
     assert "spark.sql.defaultCatalog" not in hive and "spark.sql.catalog.lake" in hive
     assert "spark.sql.sources.partitionOverwriteMode" not in own
     assert "hush" not in str(iceberg.session_conf(ACCESS, {}, "env:X").values())
