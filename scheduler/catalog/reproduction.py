@@ -51,11 +51,17 @@ def changes(published: Iterable[Published], prefix: str = "") -> dict[str, Chang
 
 
 def differing_inputs(original: Iterable[Read], repeated: Iterable[Read], prefix: str) -> list[dict[str, Any]]:
-    """What tasks of the reproduction have read in another state than those of the original, or only one of them has read."""
+    """What tasks of the reproduction have read in another state than those of the original, or only one of them has read.
+
+    What a run has itself published before is none: a run that was cleared has read its own tables, where the reproduction reads
+    what was there before.
+    """
     then, now = (
-        {(one.task_id, one.map_index, f"{one.namespace}.{one.name}"): one for one in each if not one.namespace.startswith(prefix)}
-        for each in (original, repeated)
+        {(one.task_id, one.map_index, f"{one.namespace}.{one.name}"): one for one in each} for each in (original, repeated)
     )
+    own = {key for key, one in then.items() if one.is_own}
+    then = {key: one for key, one in then.items() if key not in own}
+    now = {key: one for key, one in now.items() if key not in own and not one.is_own and not one.namespace.startswith(prefix)}
     return [
         {
             "task_id": key[0], "map_index": key[1], "table": key[2],
@@ -70,7 +76,9 @@ def differing_inputs(original: Iterable[Read], repeated: Iterable[Read], prefix:
 class Comparison:
     """Compares two runs of the tables of a warehouse. It reads each state once."""
 
-    def __init__(self, settings: Settings, ignored: Collection[str] = ()) -> None:
+    def __init__(self, settings: Settings, ignored: Collection[str] = (), short: Collection[str] = ()) -> None:
+        #: Tables whose history may not reach back to the original.
+        self._short = short
         self._warehouse = Warehouse.of(settings.tables.warehouse_url, settings.tables.storage_options)
         self._ignored = ignored
         self._known: dict[str, Summary] = {}
@@ -82,11 +90,13 @@ class Comparison:
         row: dict[str, Any] = {"table": name, "schema_equal": schemas[0] == schemas[1]}
         if original is None or repeated is None:
             note = "only the original has published it" if repeated is None else "only the reproduction has published it"
+            if name in self._short:
+                note += ", or what the original has published was removed"
             return row | self._numbers(None, None) | {"is_equal": False, "note": note}
         if None in places or any(map(pointers.is_view, places)):
             row["rows_equal"] = row["checksum_equal"] = row["schema_equal"]
             return self._numbers(None, None) | row | {"is_equal": row["schema_equal"], "note": _kind(places)}
-        if original.others or original.before != base:
+        if original.others or (base is not None and original.before != base):
             who = ", ".join(dict.fromkeys(original.others)) or "another writer"
             note = f"{who} changed it meanwhile: compared is what the runs changed"
             numbers = self._numbers(self._sum(original.steps), self._sum([(base, repeated.location)]))
@@ -145,8 +155,9 @@ def compare(
     then = changes(transact(engine, scratch.published, catalog, original_id))
     now = changes(transact(engine, scratch.published, catalog, reproduction_id), prefix)
     reads = [transact(engine, scratch.read, catalog, key) for key in (original_id, reproduction_id)]
-    bases = _bases(reads[1])
-    comparison = Comparison(settings, ignored)
+    bases = _bases(one for one in reads[1] if not one.is_own)
+    new = now.keys() - then.keys()
+    comparison = Comparison(settings, ignored, new - transact(engine, scratch.reach_back, catalog, original_id, new))
     tables = [comparison.table(name, then.get(name), now.get(name), bases.get(name)) for name in sorted(then.keys() | now.keys())]
     return {"tables": tables, "inputs": differing_inputs(reads[0], reads[1], prefix)}
 
@@ -175,11 +186,15 @@ def _judge(settings: Settings, engine: Engine, one: Reproduced) -> dict[str, Any
         raise cleared
     if one.original_run_id is None:
         raise NotFoundError(f"The original of {one.run_id} was deleted, so there is nothing to compare with.")
+    if one.original_runs:
+        raise ConflictError(f"The original {one.original_run_id} runs again, so it is compared when it has ended.")
     if not one.has_tables:
         raise NotFoundError(f"The tables of {one.run_id} were deleted before anybody compared them.")
     found = compare(settings, engine, one.original_id, one.id, namespace=one.scratch, ignored=one.ignored)
     is_equal = one.state == one.original_state and not found["inputs"] and all(row["is_equal"] for row in found["tables"])
     verdict = {"is_equal": is_equal, "original_state": one.original_state, "reproduced_state": one.state, **found}
+    if not found["tables"]:
+        raise NotFoundError(f"No tables that {one.run_id} or its original has written are there any more.")
     if not transact(engine, scratch.store_verdict, one, verdict):
         raise cleared
     return verdict

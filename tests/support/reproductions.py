@@ -34,14 +34,14 @@ def store(scenario: Scenario, new: SerializedDag) -> None:
 
 
 def work(lake: Lake, bodies: dict[str, Body], *, between: dict[str, Callable[[], object]] | None = None) -> list[Claim]:
-    """Run all tasks of open runs, each with its catalog."""
+    """Run all tasks of open runs, each with its catalog. A body may return how its task ends; otherwise it succeeds."""
     seen: list[Claim] = []
 
     def outcome(claim: Claim) -> Ending:
         seen.append(claim)
         catalog = lake.catalog(table_tries.give_token(lake.scenario.hot.dicts, claim))
-        bodies[claim.task_id](catalog, claim)
-        return Ending(TaskState.SUCCESS, tables="lake")
+        ending = bodies[claim.task_id](catalog, claim)
+        return ending if isinstance(ending, Ending) else Ending(TaskState.SUCCESS, tables="lake")
 
     def counted(claim: Claim) -> Ending:
         ending = outcome(claim)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from paceline.states import RUN_UNFINISHED
 from scheduler.actions import runs as actions
 from scheduler.api.access import OPERATOR_OF_DAG, RUN, VIEWER_OF_DAG
 from scheduler.api.call import Api, Call, new_router
@@ -63,15 +62,20 @@ def _compared(api: Call, one: Reproduced) -> dict[str, Any]:
 
 def _verdict(api: Call, one: Reproduced) -> tuple[str, str | None]:
     """The result in one word, and why there is none."""
-    if one.state in RUN_UNFINISHED:
+    if not one.has_ended:
         return "pending", None
     if one.verdict is not None:
         return "equal" if one.verdict["is_equal"] else "different", None
+    reason = _why_none(api, one) or api.service.comparisons.ask(one)
+    return ("comparing", None) if reason is None else ("unknown", reason)
+
+
+def _why_none(api: Call, one: Reproduced) -> str | None:
+    """Why this process cannot compare it."""
     if one.original_run_id is None:
-        return "unknown", "Its original was deleted."
+        return "Its original was deleted."
+    if one.original_runs:
+        return "Its original runs again, and is compared when it has ended."
     if not one.has_tables:
-        return "unknown", one.failure or "Its tables were deleted before anybody compared them."
-    if not api.settings.tables.warehouse:
-        return "unknown", "This web process has no tables: set tables.warehouse."
-    failed = api.service.comparisons.ask(one)
-    return ("comparing", None) if failed is None else ("unknown", failed)
+        return one.failure or "Its tables were deleted before anybody compared them."
+    return None if api.settings.tables.warehouse else "This web process has no tables: set tables.warehouse."

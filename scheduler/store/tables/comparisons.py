@@ -31,7 +31,7 @@ DUE = f"""
     p.catalog = %(catalog)s and r.state not in {RUN_UNFINISHED.sql} and not ({IS_COMPARED}) and not {IS_GIVEN_UP}
     and (p.tried_end is distinct from r.ended_at or p.tried_at is null
          or p.tried_at < clock_timestamp() - make_interval(secs => {PAUSE_S}))
-    and {IS_COMPARABLE}
+    and {IS_COMPARABLE} and not exists (select from dag_run o where o.id = p.original_id and o.state in {RUN_UNFINISHED.sql})
 """
 TAKE = f"""
 update reproduction p

@@ -1,5 +1,6 @@
 """The tables of reproductions: what they have published beside their originals, the results of comparisons, and their removal."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -25,17 +26,23 @@ select v.namespace, v.name, v.publication, v.metadata_location as location, b.me
         order by b.publication desc limit 1) b on true
  where i.dag_run_id = %(run)s order by v.publication, v.namespace, v.name
 """
-#: What the last try of each task instance read that no task of the run had published.
+#: What the last try of each task instance read, and whether a task of the run had published that.
 READ = """
-select i.task_id, i.map_index, t.namespace, t.name, t.publication, t.metadata_location as location
+select i.task_id, i.map_index, t.namespace, t.name, t.publication, t.metadata_location as location,
+       exists (select from table_version v join task_instance o on o.id = v.task_instance_id and o.dag_run_id = t.dag_run_id
+                where v.catalog = %(catalog)s and v.namespace = t.namespace and v.name = t.name
+                  and v.metadata_location = t.metadata_location) as is_own
   from table_read t join task_instance i on i.id = t.task_instance_id and i.try_number = t.try_number
  where t.dag_run_id = %(run)s
-   and not exists (select from table_version v join task_instance o on o.id = v.task_instance_id and o.dag_run_id = t.dag_run_id
-                    where v.catalog = %(catalog)s and v.namespace = t.namespace and v.name = t.name
-                      and v.metadata_location = t.metadata_location)
 """
 #: Schedulers that have no tables compare nothing. So tables that nobody has compared go, too, after so many times as long.
 UNCOMPARED = 7
+#: Of these tables, those that have a version from before a run. No version that is newer than a kept one is removed by age.
+REACH_BACK = """
+select distinct v.namespace || '.' || v.name from table_version v
+ where v.catalog = %(catalog)s and v.namespace || '.' || v.name = any(%(tables)s)
+   and v.publication <= (select min(least(n.publication, n.run_publication)) from table_pin n where n.dag_run_id = %(run)s)
+"""
 #: Those whose run was deleted, or ended some time ago without `keep`, and is compared if it can be.
 ABANDONED = f"""
 select p.dag_run_id as id, p.scratch from reproduction p left join dag_run r on r.id = p.dag_run_id
@@ -103,6 +110,8 @@ class Read:
     name: str
     publication: int | None
     location: str
+    #: Whether a task of the same run has published it.
+    is_own: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +141,11 @@ class Reproduced:
         """Whether its run has ended, and was not cleared since."""
         return self.state not in RUN_UNFINISHED
 
+    @property
+    def original_runs(self) -> bool:
+        """Whether its original was cleared, and has not ended again."""
+        return self.original_state in RUN_UNFINISHED
+
 
 def reproductions(connection: Connection, dag_run_id: int, limit: int = MOST) -> list[Reproduced]:
     """The newest reproductions of a run; of a reproduction, itself."""
@@ -158,8 +172,16 @@ def published(connection: Connection, catalog: str, dag_run_id: int) -> list[Pub
 
 
 def read(connection: Connection, catalog: str, dag_run_id: int) -> list[Read]:
-    """What a run has read, except its own tables."""
+    """What a run has read."""
     return rows.of_result(Read, connection.exec_driver_sql(READ, {"catalog": catalog, "run": dag_run_id}))
+
+
+def reach_back(connection: Connection, catalog: str, dag_run_id: int, tables: Collection[str]) -> set[str]:
+    """The tables of which nothing that a run published can have been removed."""
+    if not tables:
+        return set()
+    values = {"catalog": catalog, "run": dag_run_id, "tables": list(tables)}
+    return set(connection.exec_driver_sql(REACH_BACK, values).scalars())
 
 
 def abandoned(connection: Connection, catalog: str, older_s: float) -> list[tuple[int, str]]:

@@ -149,3 +149,27 @@ def test_files_that_cannot_be_read_are_the_reason_for_no_result(http: httpx.Clie
         file.unlink()
     found = compared(http)
     assert found["verdict"] == "unknown" and "the log of the web process has the reason" in found["reason"]
+
+
+def test_who_may_not_see_the_dag_sees_no_reproduction_and_a_viewer_starts_none(web: Web, http: httpx.Client, lake: Lake) -> None:
+    start(http)
+    work(lake, BODIES)
+    with web.http(web.account("eve", tags={"other": "operator"})) as other, web.http(web.account("vera", "viewer")) as viewer:
+        for path in (ORIGINAL, REPRODUCTION):
+            assert other.get(f"{path}/reproductions").status_code == 403
+            assert other.post(f"{path}/reproductions", json={"dry_run": True}).status_code == 403
+            assert viewer.post(f"{path}/reproductions", json={"dry_run": True}).status_code == 403
+        assert compared(viewer)["verdict"] == "equal"
+    assert lake.scenario.rows("select count(*) from dag_run") == [(2,)]
+
+
+def test_it_is_not_compared_while_the_original_runs_again(http: httpx.Client, lake: Lake) -> None:
+    start(http)
+    work(lake, BODIES)
+    clear_(lake.scenario, dag_id="d", run_id="one")
+    assert (shown(http)["verdict"], shown(http)["reason"]) == (
+        "unknown",
+        "Its original runs again, and is compared when it has ended.",
+    )
+    work(lake, BODIES)
+    assert compared(http)["verdict"] == "different", "it has appended its rows twice"
