@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -52,6 +54,7 @@ class Suite:
 
     def rows(self, least: int | None = None, most: int | None = None, *, where: str = "", warn: bool = False) -> Self:
         """The number of rows is from `least` to `most`, both included; ValueError without either. `rows(7, 7)` is exactly 7."""
+        _check_numbers("rows", least=least, most=most)
         if least is None and most is None:
             raise ValueError("rows() needs a least number of rows, a greatest one, or both.")
         if least is not None and most is not None and least > most:
@@ -73,6 +76,9 @@ class Suite:
         """The values of the column that are not null are from `low` to `high`, both included; None is no bound."""
         if low is None and high is None:
             raise ValueError("between() needs a lowest value, a highest one, or both.")
+        with contextlib.suppress(TypeError):  # values that only the engine can compare
+            if low is not None and high is not None and (low > high) is True:
+                raise ValueError(f"between() needs a lowest value that is not above the highest one, not {low} and {high}.")
         promise = f"{column} is between {low} and {high}"
         if low is None:
             promise = f"{column} is at most {high}"
@@ -127,6 +133,8 @@ class Suite:
 
     def fresh(self, column: str, within: timedelta | float, *, where: str = "", warn: bool = False) -> Self:
         """The newest date or time in the column is at most `within` old, a timedelta or hours."""
+        if not isinstance(within, timedelta):
+            _check_numbers("fresh", within=within)
         age = within if isinstance(within, timedelta) else timedelta(hours=within)
         promise = f"{column} is at most {age} old"
         return self._add(
@@ -145,6 +153,7 @@ class Suite:
             raise ValueError(f"stable() compares rows, mean or nulls, not {measure!r}.")
         if (column is None) != (measure == "rows"):
             raise ValueError("stable() needs a column for mean and nulls, and none for rows.")
+        _check_numbers("stable", change=change)
         if change <= 0:
             raise ValueError(f"change is a share such as 0.5, and cannot be {change!r}.")
         what = {"rows": "the number of rows", "mean": f"the mean of {column}", "nulls": f"the share of nulls in {column}"}[measure]
@@ -183,6 +192,10 @@ class Suite:
             raise ValueError(
                 f"tolerate is a number of rows, such as 10, or a share of them, such as 0.01, and cannot be {tolerate!r}."
             )
+        if type(arguments.get("warn", False)) is not bool:
+            raise ValueError(f"warn is true or false, not {arguments['warn']!r}.")
+        if not isinstance(arguments.get("where", ""), str):
+            raise ValueError(f"where is a SQL condition, not {arguments['where']!r}.")
         if where := arguments.get("where"):
             arguments["promise"] += f" where {where}"
         self.checks.append(Check(**arguments))
@@ -308,6 +321,12 @@ def _result(suite: Suite, of: Check, failing: int, note: str = "", total: float 
     )
 
 
+def _check_numbers(method: str, **given: Any) -> None:
+    for name, value in given.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+            raise ValueError(f"{method}() needs a number as {name}, not {value!r}.")
+
+
 def _names(method: str, columns: Sequence[str], *, least: int = 0) -> Sequence[str]:
     """The names of columns; ValueError for fewer than `least`, or for other arguments than names."""
     if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
@@ -330,6 +349,8 @@ def _add_all(suite: Any, path: Path) -> None:
     except yaml.YAMLError as error:
         raise ValueError(f"{path.name} is not YAML: {error}") from None
     if isinstance(entries, Mapping):
+        if others := [name for name in entries if name != "checks"]:
+            raise ValueError(f"{path.name} has {others[0]!r}; it may have a list of checks below `checks:` and nothing else.")
         entries = entries.get("checks")
     if not isinstance(entries, list):
         raise ValueError(f"{path.name} must be a list of checks, or have one below `checks:`.")
@@ -379,7 +400,9 @@ def propose(frame: Any) -> str:
         types = {name: kind for name, kind in duck.types(0).items() if name not in {writes.SOURCE, backends.BROKEN}}
         view = duck.frame(0)
         total = duck.rows(f"select count(*) as n from {view}")[0]["n"]
-        checks: list[dict[str, Any]] = [{"columns": types}, {"rows": {"least": 1}} if total else {"rows": {"least": 0}}]
+        # A column without any value has no type that later values must have.
+        known = {name: None if kind == '"null"' else kind for name, kind in types.items()}
+        checks: list[dict[str, Any]] = [{"columns": known}, {"rows": {"least": 1}} if total else {"rows": {"least": 0}}]
         for name, kind in types.items():
             checks += _of_column(duck, view, name, kind, total) if total else []
     if total:

@@ -171,7 +171,15 @@ def test_a_suite_is_read_from_yaml(tmp_path: Path) -> None:
         ("- rows: 1\n- rows: {lest: 1}", "people.yaml, check 2: .*lest"),
         ("- check: {fail: false}", "there is no check 'check'"),
         ("- [rows]", "write it as `name: arguments`"),
-        ("rows: 1", "must be a list of checks"),
+        ("rows: 1", "has 'rows'; it may have a list of checks"),
+        ("checks: [rows: 1]\nchekcs: [rows: 2]", "has 'chekcs'"),
+        ("checks: {rows: 1}", "must be a list of checks"),
+        ("- rows: {least: three}", "check 1: .*number as least, not 'three'"),
+        ("- stable: {measure: rows, change: 50%}", "number as change, not '50%'"),
+        ("- fresh: {column: at, within: 1d}", "number as within, not '1d'"),
+        ("- not_null: {columns: id, warn: 'false'}", "warn is true or false, not 'false'"),
+        ("- not_null: {columns: id, where: 5}", "where is a SQL condition, not 5"),
+        ("- between: {column: id, low: 5, high: 1}", "not above the highest one, not 5 and 1"),
         ("- {", "is not YAML"),
     ],
 )
@@ -228,6 +236,10 @@ def test_a_proposed_range_has_the_values_of_today(tmp_path: Path, values: list[A
     (tmp_path / "suite.yaml").write_text(propose(table))
 
     assert {one.status for one in check(expect(table).read(tmp_path / "suite.yaml")).results} == {"passed"}
+
+
+def test_a_column_without_a_value_has_any_type_in_what_is_proposed() -> None:
+    assert "  - columns:\n      n: null\n" in "  " + propose(pa.table({"n": pa.nulls(2)})).replace("\n", "\n  ")
 
 
 def test_the_columns_that_paceline_adds_are_not_proposed() -> None:
