@@ -238,21 +238,27 @@ class SQLExecuteQueryOperator(Operator):
         from paceline.tables.duckdb_engine import DuckDbEngine
 
         catalog = writes.catalog_of(context) if script.reads or script.writes else None
-        engine = DuckDbEngine(catalog, None if self.write == "append" else self._insert, self.sql_frames)
+        engine = DuckDbEngine(catalog, None if self.write == "append" else self._inserts(), self.sql_frames)
         return self._processed(engine.run(script, parameters, self.max_rows))
 
     def _processed(self, result: Any) -> Any:
         return result if self.output_processor is None else self.output_processor(result)
 
-    def _insert(self, table: str, rows: Any) -> None:
-        """Store the rows of an INSERT as `write` says."""
-        if self.write == "append_once":
-            writes.append_once(table, rows)
-        else:
-            writes.overwrite_by_logical_date(table, rows, self.write_by)
+    def _inserts(self) -> Callable[[str, Any], None]:
+        """What stores the rows of an INSERT as `write` says. Those of several INSERTs into one table stay together."""
+        written: set[str] = set()
+
+        def insert(table: str, rows: Any) -> None:
+            if self.write == "append_once":
+                writes.append_once(table, rows)
+            else:
+                writes.replace_interval(table, rows, self.write_by, adds=table in written)
+            written.add(table)
+
+        return insert
 
     def _on_spark(self, script: Script, parameters: Mapping[str, Any], spark: Any) -> list[tuple[Any, ...]] | None:
-        rows = None
+        rows, insert = None, self._inserts()
         for name, frame in self.sql_frames.items():
             beside = texts.names_beside(script.statements, name)
             if beside is None or beside:
@@ -263,7 +269,7 @@ class SQLExecuteQueryOperator(Operator):
             text = one.text if query is None else query.sql(dialect="spark")
             frame = spark.sql(text, args={name: parameters[name] for name in used})
             if query is not None and one.target is not None:
-                self._insert(one.target, _named(frame, one, spark))
+                insert(one.target, _named(frame, one, spark))
             elif one.is_query:
                 rows = self._few([tuple(row) for row in frame.limit(self.max_rows + 1).collect()])
         return rows

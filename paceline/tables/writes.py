@@ -81,18 +81,27 @@ def overwrite_by_logical_date(table: str | Asset, frame: Any, column: str | None
 
     PacelineError if a row of `frame` is outside of the interval, if the run has no logical date, or if no column is known.
     """
+    replace_interval(table, frame, column)
+
+
+def replace_interval(table: str | Asset, frame: Any, column: str | None, *, adds: bool = False) -> None:
+    """As overwrite_by_logical_date(); it only `adds` rows of the interval after another call of the same task has replaced them."""
     values = _context()
-    _writer(table, frame, values).overwrite_interval(column, values)
+    _writer(table, frame, values).overwrite_interval(column, values, adds=adds)
 
 
 def append_once(table: str | Asset, frame: Any) -> None:
     """Append `frame` to `table`, and delete the rows that this task instance appended earlier, before it was retried or cleared.
 
-    The table gets a column `paceline_source` with a number that stands for the task instance: it survives compaction and the
-    expiry of snapshots. A table that does not exist is created.
+    What the same try appended stays. The table gets a column `paceline_source` with a number that stands for the task instance: it
+    survives compaction and the expiry of snapshots. A table that does not exist is created.
     """
     values = _context()
-    _writer(table, frame, values).append_once(source_of(values["ti"]))
+    ti, name = values["ti"], name_of(table)
+    # Of this try: rows that it has appended stay.
+    appended: set[str] = vars(ti).setdefault("_appended_to", set())
+    _writer(table, frame, values).append_once(source_of(ti), adds=name in appended)
+    appended.add(name)
 
 
 def merge(table: str | Asset, frame: Any, key: str | Sequence[str]) -> None:
@@ -168,7 +177,7 @@ class FrameWriter:
     name: str
     rows: pa.Table
 
-    def append_once(self, source: int) -> None:
+    def append_once(self, source: int, *, adds: bool = False) -> None:
         import pyarrow as pa
         from pyiceberg.types import LongType
 
@@ -180,9 +189,9 @@ class FrameWriter:
             if SOURCE not in table.schema().column_names:
                 with change.update_schema() as schema:
                     schema.add_column(SOURCE, LongType(), "the task instance that wrote the row")
-            replace(change, marked, _predicate("EqualTo", SOURCE, source))
+            replace(change, marked, None if adds else _predicate("EqualTo", SOURCE, source))
 
-    def overwrite_interval(self, column: str | None, values: Any) -> None:
+    def overwrite_interval(self, column: str | None, values: Any, *, adds: bool = False) -> None:
         from pyiceberg.expressions import And
 
         if not self.catalog.table_exists(self.name):
@@ -192,12 +201,9 @@ class FrameWriter:
         low, high = bounds(values, str(table.schema().find_field(at).field_type), transform)
         rows = aligned(self.rows, table)
         _check_inside(rows, at, low, high)
+        old = And(_predicate("GreaterThanOrEqual", at, low.isoformat()), _predicate("LessThan", at, high.isoformat()))
         with table.transaction() as change:
-            replace(
-                change,
-                rows,
-                And(_predicate("GreaterThanOrEqual", at, low.isoformat()), _predicate("LessThan", at, high.isoformat())),
-            )
+            replace(change, rows, None if adds else old)
 
     def merge(self, keys: Sequence[str]) -> None:
         table = self._table(self.rows)
@@ -274,12 +280,13 @@ def _predicate(kind: str, column: str, value: Any) -> Any:
 
 
 def replace(change: Transaction, rows: pa.Table, old: Any) -> None:
-    """Delete the rows that the expression `old` selects, and append `rows`, in one change."""
+    """Delete the rows that the expression `old` selects, if there is one, and append `rows`, in one change."""
     import warnings
 
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Delete operation did not match any records")
-        change.delete(old)
+    if old is not None:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Delete operation did not match any records")
+            change.delete(old)
     if rows.num_rows:
         change.append(aligned(rows, change))
 
@@ -373,7 +380,7 @@ class SparkWriter:
         """The name for SQL."""
         return ".".join(f"`{part}`" for part in self.name.split("."))
 
-    def append_once(self, source: int) -> None:
+    def append_once(self, source: int, *, adds: bool = False) -> None:
         from pyspark.sql import functions as F
 
         marked = self.frame.withColumn(SOURCE, F.lit(source).cast("bigint"))
@@ -385,10 +392,11 @@ class SparkWriter:
             # Spark refuses a frame that reads the table as it was before the change, so its rows are computed before.
             marked = marked.localCheckpoint()
             spark.sql(f"ALTER TABLE {self.quoted} ADD COLUMN {SOURCE} bigint")
-        spark.sql(f"DELETE FROM {self.quoted} WHERE {SOURCE} = {source}")
+        if not adds:
+            spark.sql(f"DELETE FROM {self.quoted} WHERE {SOURCE} = {source}")
         marked.writeTo(self.quoted).append()
 
-    def overwrite_interval(self, column: str | None, values: Any) -> None:
+    def overwrite_interval(self, column: str | None, values: Any, *, adds: bool = False) -> None:
         from pyspark.sql import functions as F
 
         spark = self.frame.sparkSession
@@ -410,7 +418,8 @@ class SparkWriter:
             return
         condition = f"`{at}` >= CAST(:low AS {kind}) AND `{at}` < CAST(:high AS {kind})"
         bound = {"low": low.isoformat(), "high": high.isoformat()}
-        spark.sql(f"DELETE FROM {self.quoted} WHERE {condition}", args=bound)
+        if not adds:
+            spark.sql(f"DELETE FROM {self.quoted} WHERE {condition}", args=bound)
         rows.writeTo(self.quoted).append()
 
     def merge(self, keys: Sequence[str]) -> None:

@@ -164,11 +164,27 @@ def test_an_insert_is_stored_as_write_says(catalog: SqlCatalog, in_task: InTask)
     )  # fmt: skip
     with in_task() as values:
         ran(operator(sql="create table sales.log (id int, day date); create table sales.days (id int, day date)"), values)
-        for _ in range(2):
+    for _ in range(2):
+        with in_task() as values:
             ran(add, values)
             ran(days, values)
+    with in_task() as values:
         counted = ran(operator(sql="select (select count(*) from sales.log), (select count(*) from sales.days)"), values)
     assert counted == [(1, 1)]
+
+
+@pytest.mark.parametrize("write", ["append_once", "overwrite_by_logical_date"])
+def test_several_inserts_into_one_table_stay_together(catalog: SqlCatalog, in_task: InTask, write: str) -> None:
+    add = operator(
+        sql="{% for one in 'ab' %}insert into sales.shops select '{{ one }}', date '{{ data_interval_start.date() }}';{% endfor %}",
+        write=write, write_by="day",
+    )  # fmt: skip
+    for _ in range(2):
+        with in_task() as values:
+            ran(operator(sql="create table if not exists sales.shops (shop varchar, day date)"), values)
+            ran(add, values)
+            counted = ran(operator(sql="select shop, count(*) from sales.shops group by 1 order by 1"), values)
+        assert counted == [("a", 1), ("b", 1)]
 
 
 def test_sql_that_is_not_text_is_refused(in_task: InTask) -> None:

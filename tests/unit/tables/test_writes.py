@@ -78,6 +78,14 @@ def test_a_task_instance_replaces_what_it_appended_and_nothing_else(catalog: Sql
     assert len({row[SOURCE] for row in rows(catalog, "sales.log", SOURCE)}) == 4
 
 
+def test_a_try_may_append_several_times_and_the_next_one_replaces_all(catalog: SqlCatalog, in_task: InTask) -> None:
+    for numbers in ([1, 2, 3], [4, 5]):
+        with in_task():
+            for number in numbers:
+                append_once("sales.log", pa.table({"n": [number]}))
+        assert sorted(row["n"] for row in rows(catalog, "sales.log", "n")) == numbers
+
+
 def test_a_merge_equals_that_of_duckdb(catalog: SqlCatalog, in_task: InTask) -> None:
     import random
 
