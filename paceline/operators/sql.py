@@ -280,8 +280,10 @@ class SQLExecuteQueryOperator(Operator):
         return rows
 
     def _in_connection(self, text: str) -> Any:
-
-        split = [one.text for one in texts.parse(text, self.dialect or "").statements] if self.split_statements else [text]
+        split = [text]
+        if self.split_statements:
+            conn_type = Connection.get(self.conn_id or "").conn_type
+            split = texts.split(text, self.dialect or (POSTGRES if conn_type == POSTGRES else ""))
         results = run_on_connection(
             self.conn_id or "", split, self.parameters, handler=self.handler or self._fetched, database=self.database,
             autocommit=self.autocommit, hook_params=self.hook_params,

@@ -157,6 +157,14 @@ def parse(text: str, dialect: str) -> Script:
     return Script(statements, tuple(reads), tuple(writes))
 
 
+def split(text: str, dialect: str) -> list[str]:
+    """The statements of a text, which need not be known to sqlglot. SqlError for an open quote, or without a statement."""
+    found = [one for one, _ in _texts(text, _tokens(text, dialect))]
+    if not found:
+        raise SqlError("it has no statement.", 1)
+    return found
+
+
 def _with_dollars(text: str, tokens: list[Any]) -> tuple[str, list[Any]]:
     """The text and its tokens with `$name` in place of each `:name`. Of `$a,$b`, the tokenizer of sqlglot would make one text."""
     from sqlglot import Token, TokenType

@@ -1,7 +1,7 @@
 """Access to the catalog: what a program needs to use it, and which tasks and accounts may use a namespace.
 
 A namespace is open unless it, or a namespace above it, has the property `paceline.writers` or `paceline.readers`: a list, separated
-by commas, of `dag:<id>`, `tag:<tag of a DAG>` and `bundle:<name>`. Writers may read too.
+by commas, of `dag:<id>`, `tag:<tag of a DAG>` and `bundle:<name>`, or `*` for all tasks. Writers may read too.
 """
 
 from collections.abc import Collection, Mapping
@@ -32,9 +32,13 @@ class Access:
         return {"type": "rest", "uri": self.uri, "token": self.token, "warehouse": self.warehouse, **self.storage}
 
 
-def restricts(properties: Mapping[str, str], *, writes: bool) -> bool:
+#: In a list: all tasks.
+ALL = "*"
+
+
+def restricts(properties: Mapping[str, str]) -> bool:
     """Whether a namespace with these properties is not open to all."""
-    return (WRITERS if writes else READERS) in properties
+    return WRITERS in properties or READERS in properties
 
 
 def listed(properties: Mapping[str, str], *, writes: bool) -> set[str]:
@@ -45,4 +49,4 @@ def listed(properties: Mapping[str, str], *, writes: bool) -> set[str]:
 
 def allow(properties: Mapping[str, str], names: Collection[str], *, writes: bool) -> bool:
     """Whether a task with these names may use a namespace."""
-    return not restricts(properties, writes=writes) or not listed(properties, writes=writes).isdisjoint(names)
+    return not restricts(properties) or not listed(properties, writes=writes).isdisjoint({ALL, *names})

@@ -58,7 +58,7 @@ def expire(settings: Settings, engine: Engine, namespace: str, name: str, *, bef
         change = removal.change
         number = None if change is None else transact(engine, _publish, catalog, change, by)
         if change is None or number is not None:
-            return Expired(len(removal.gone), _delete(warehouse, removal.removed, removal.kept), number)
+            return Expired(len(removal.gone), _delete(warehouse, removal), number)
         warehouse.delete(str(change.location))
     raise ConflictError(f"The table {namespace}.{name} was changed meanwhile, {ATTEMPTS} times: run the command again.")
 
@@ -110,12 +110,13 @@ def _needed(table: TableMetadata, versions: list[TableMetadata], before: datetim
 
 @dataclass(frozen=True, slots=True)
 class _Removal:
-    """What a table loses: the IDs of its own snapshots that go, and all that went or stay, also those of its older versions."""
+    """What a table loses: the IDs of its own snapshots that go, and all that went or stay, also those of its older `versions`."""
 
     gone: list[int]
     change: Change | None
     removed: list[Snapshot]
     kept: list[Snapshot]
+    versions: list[TableMetadata]
 
 
 def _removal(engine: Engine, warehouse: Warehouse, catalog: str, key: tuple[str, str], before: datetime) -> _Removal:
@@ -135,6 +136,7 @@ def _removal(engine: Engine, warehouse: Warehouse, catalog: str, key: tuple[str,
         change=_without(warehouse, key, location, table, gone) if gone else None,
         removed=[one for one in every.values() if one.snapshot_id not in stay],
         kept=[one for one in every.values() if one.snapshot_id in stay],
+        versions=versions,
     )
 
 
@@ -155,15 +157,15 @@ def _publish(connection: Connection, catalog: str, change: Change, by: str) -> i
     return number
 
 
-def _delete(warehouse: Warehouse, removed: Iterable[Snapshot], kept: Iterable[Snapshot]) -> int:
+def _delete(warehouse: Warehouse, removal: _Removal) -> int:
     """Delete what only removed snapshots need, each file before those that name it. The number of files."""
-    candidates = files.files_of(warehouse, removed)
+    candidates = files.files_of(warehouse, removal.removed)
     if not candidates:
         return 0
-    stays = files.files_of(warehouse, kept)
+    stays = files.files_of(warehouse, removal.kept)
     count = 0
     for path in candidates:
-        if path not in stays:
+        if path not in stays and files.owns(removal.versions, path):
             try:
                 warehouse.delete(path)
             except OSError as error:  # those that name it stay, so that the next call finds it

@@ -169,6 +169,11 @@ def places(table: TableMetadata) -> list[str]:
     return [_url(one) for one in (table.location, *(table.properties[key] for key in PATHS if key in table.properties))]
 
 
+def owns(tables: Iterable[TableMetadata], location: str) -> bool:
+    """Whether a file is in a folder of one of these tables. Any other belongs to somebody else, as what `add_files` has added."""
+    return any(_is_inside(_url(location), folder) for folder in {place for one in tables for place in places(one)})
+
+
 def _url(location: str) -> str:
     """A location as a URL; Hadoop writes a path of this machine with one slash."""
     if location.startswith("/"):

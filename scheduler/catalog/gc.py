@@ -22,7 +22,7 @@ from sqlalchemy import Engine
 
 from scheduler.catalog import files
 from scheduler.catalog import scratch as reproductions
-from scheduler.catalog.files import Warehouse
+from scheduler.catalog.files import Warehouse, owns
 from scheduler.process import fault_points
 from scheduler.settings import Settings
 from scheduler.store.db import clock
@@ -123,7 +123,7 @@ def _of_metadata(
     kept = {snapshot.snapshot_id for other in others for snapshot in other.snapshots}
     for snapshot in table.snapshots:
         if snapshot.snapshot_id not in kept:
-            yield from _of_snapshot(warehouse, snapshot)
+            yield from (path for path in _of_snapshot(warehouse, snapshot) if owns([table], path))
 
 
 def _moved(table: TableMetadata, published: Sequence[TableMetadata]) -> Iterator[str]:

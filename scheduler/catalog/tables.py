@@ -369,7 +369,7 @@ class Tables:
         properties: dict[str, str] = self._transact(namespaces.inherited, self.catalog, namespace)
         if caller.may_use is not None:
             may = caller.may_use(properties, writes)
-        elif caller.attempt is None or not access.restricts(properties, writes=writes):
+        elif caller.attempt is None or not access.restricts(properties):
             may = True
         else:
             may = access.allow(properties, self._transact(tries.names_of, caller.attempt), writes=writes)

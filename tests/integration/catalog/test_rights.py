@@ -1,6 +1,7 @@
 """Restricted namespaces, and people with accounts at /catalog of a web process."""
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 
 import pytest
 import requests
@@ -46,6 +47,35 @@ def test_a_task_uses_a_restricted_namespace_only_if_that_lists_it(lake: Lake) ->
                 refused()
     with pytest.raises(ForbiddenError, match="administrator"):
         payroll.update_namespace_properties("finance", removals={"paceline.writers"})
+
+
+@pytest.mark.parametrize(
+    ("properties", "readers", "writers"),
+    [
+        ({"paceline.writers": "dag:payroll"}, {"payroll"}, {"payroll"}),
+        ({"paceline.readers": "dag:report"}, {"report"}, set[str]()),
+        ({"paceline.writers": "dag:payroll", "paceline.readers": "*"}, {"payroll", "report", "other"}, {"payroll"}),
+        ({"paceline.writers": ""}, set[str](), set[str]()),
+    ],
+)
+def test_each_list_restricts_reading_and_writing(
+    lake: Lake, properties: dict[str, str], readers: set[str], writers: set[str]
+) -> None:
+    lake.person().create_namespace("finance", properties)
+    lake.person().create_table("finance.t", SCHEMA)
+
+    def may(use: Callable[[RestCatalog], object]) -> set[str]:
+        found = set[str]()
+        for dag_id, catalog in tries.items():
+            with contextlib.suppress(ForbiddenError):
+                use(catalog)
+                found.add(dag_id)
+        return found
+
+    tries = {dag_id: lake.attempt(dag_id)[1] for dag_id in ("payroll", "report", "other")}
+    assert may(lambda one: one.list_tables("finance")) == readers
+    assert may(lambda one: one.load_table("finance.t")) == readers
+    assert may(lambda one: one.create_table("finance.u", SCHEMA)) == writers
 
 
 def test_accounts_read_and_write_by_their_role(lake: Lake, web: str) -> None:

@@ -5,7 +5,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from pyarrow import parquet
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
 from pyiceberg.view.metadata import ViewVersion
 from sqlalchemy import event
 from support.scenario import chain
@@ -122,6 +124,34 @@ def test_the_files_of_a_dead_try_are_deleted_and_no_others(lake: Lake) -> None:
     assert files(lake) == before
     assert scenario.rows("select (select count(*) from table_try), (select count(*) from table_pending)") == [(0, 0)]
     assert (ids(person.load_table("sales.kept")), ids(person.load_table("sales.renamed"))) == ([1], [1])
+
+
+def test_files_of_others_stay_when_a_try_that_added_them_dies_and_when_their_snapshot_expires(lake: Lake, tmp_path: Path) -> None:
+    scenario, person = lake.scenario, lake.person()
+    person.create_table("sales.other", SCHEMA).append(rows(7))
+    (other,) = [one.file for one in person.load_table("sales.other").scan().plan_files()]
+    raw = tmp_path / "raw.parquet"
+    parquet.write_table(rows(1), raw)
+    table = person.create_table("sales.t", SCHEMA)
+
+    def add(table: Table) -> None:
+        table.add_files([str(raw)])
+        with table.transaction() as change, change.update_snapshot().fast_append() as added:
+            added.append_data_file(other)
+
+    claim, catalog = lake.attempt()
+    add(catalog.create_table("sales.new", SCHEMA))
+    add(catalog.load_table("sales.t"))
+    scenario.follower.report(claim, Ending(TaskState.FAILED))
+    assert gc.collect(scenario.settings, scenario.engine, older_s=0).tries == 1
+
+    add(table)
+    table.overwrite(rows(2))
+    scenario.sql("update table_version set published_at = published_at - interval '40 days'")
+    done = expiry.expire(scenario.settings, scenario.engine, "sales", "t", before=datetime.now(UTC), by="cli:ada")
+    assert done.files > 0
+    assert raw.exists()
+    assert ids(person.load_table("sales.other")) == [7]
 
 
 def test_files_that_a_publication_leaves_behind_are_deleted_and_no_others(lake: Lake) -> None:

@@ -156,3 +156,12 @@ def test_a_text_that_no_template_makes_valid_has_the_line_of_its_error() -> None
     with pytest.raises(sql.SqlError, match="at 'selct 1'") as error:
         sql.parse_template("{{ config() }}\nselct 1 from {{ t }}", "duckdb")
     assert error.value.line == 2
+
+
+def test_statements_are_split_where_the_dialect_ends_them() -> None:
+    function = "create function f(x int) returns int language plpgsql as $$ begin; return x; end; $$"
+    text = f"-- first;\n{function};\n checkpoint; select ';' /* ; */ ;; "
+
+    assert sql.split(text, "postgres") == [function, "checkpoint", "select ';'"]
+    with pytest.raises(sql.SqlError, match="no statement"):
+        sql.split(" ; -- nothing", "postgres")
