@@ -9,6 +9,7 @@ from scheduler.cli import lazy, options, output, run_actions
 
 if TYPE_CHECKING:
     from scheduler.store.runs.reproductions import Reproduction
+    from scheduler.store.tables.scratch import Reproduced
 
 #: Runs in a table without --limit. --json prints all.
 SCREENFUL = 50
@@ -228,6 +229,31 @@ def reproduce(dag_id: str, run_id: str, *, keep: bool, ignored: tuple[str, ...],
     _show_comparison(answer)
     if not answer["is_equal"]:
         click.get_current_context().exit(1)
+
+
+@runs.command()
+@options.run
+@options.as_table
+def reproductions(dag_id: str, run_id: str) -> None:
+    """List the newest reproductions of a run with the results of their comparisons; of a reproduction, itself."""
+    from scheduler.store.read import reads
+    from scheduler.store.tables import scratch
+
+    run = options.transact(reads.run, dag_id, run_id)
+    rows = [_listed(one) for one in options.transact(scratch.reproductions, run["id"])]
+    columns = ["run_id", "state", "ended_at", "result", "differing", "reason"]
+    output.listing(rows, columns, empty=f"The run {run_id} of DAG {dag_id} has no reproductions.")
+
+
+def _listed(one: "Reproduced") -> dict[str, Any]:
+    found = one.verdict or {"tables": [], "inputs": []}
+    tables = ", ".join(row["table"] for row in found["tables"] if not row["is_equal"])
+    return {
+        "dag_id": one.dag_id, "run_id": one.run_id, "original_run_id": one.original_run_id, "state": one.state,
+        "ended_at": one.ended_at, "result": one.result or "none", "differing": tables,
+        "reason": None if one.result else one.why_none or one.failure or "It is compared within a minute or so.",
+        "namespace": one.scratch if one.has_tables else None, **found,
+    }  # fmt: skip
 
 
 def _introduce(dag_id: str, run_id: str, created: "Reproduction") -> None:

@@ -62,20 +62,10 @@ def _compared(api: Call, one: Reproduced) -> dict[str, Any]:
 
 def _verdict(api: Call, one: Reproduced) -> tuple[str, str | None]:
     """The result in one word, and why there is none."""
-    if not one.has_ended:
-        return "pending", None
-    if one.verdict is not None:
-        return "equal" if one.verdict["is_equal"] else "different", None
-    reason = _why_none(api, one) or api.service.comparisons.ask(one)
+    if one.result is not None:
+        return one.result, None
+    reason = one.why_none
+    if reason is None and not api.settings.tables.warehouse:
+        reason = "This web process has no tables: set tables.warehouse."
+    reason = reason or api.service.comparisons.ask(one)
     return ("comparing", None) if reason is None else ("unknown", reason)
-
-
-def _why_none(api: Call, one: Reproduced) -> str | None:
-    """Why this process cannot compare it."""
-    if one.original_run_id is None:
-        return "Its original was deleted."
-    if one.original_runs:
-        return "Its original runs again, and is compared when it has ended."
-    if not one.has_tables:
-        return one.failure or "Its tables were deleted before anybody compared them."
-    return None if api.settings.tables.warehouse else "This web process has no tables: set tables.warehouse."

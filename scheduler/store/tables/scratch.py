@@ -142,9 +142,27 @@ class Reproduced:
         return self.state not in RUN_UNFINISHED
 
     @property
+    def result(self) -> str | None:
+        """The result in one word; None if it has ended and there is none."""
+        if not self.has_ended:
+            return "pending"
+        return None if self.verdict is None else "equal" if self.verdict["is_equal"] else "different"
+
+    @property
     def original_runs(self) -> bool:
         """Whether its original was cleared, and has not ended again."""
         return self.original_state in RUN_UNFINISHED
+
+    @property
+    def why_none(self) -> str | None:
+        """Why it is not compared now, if there is no result."""
+        if self.original_run_id is None:
+            return "Its original was deleted."
+        if self.original_runs:
+            return "Its original runs again, and is compared when it has ended."
+        if not self.has_tables:
+            return self.failure or "Its tables were deleted before anybody compared them."
+        return None
 
 
 def reproductions(connection: Connection, dag_run_id: int, limit: int = MOST) -> list[Reproduced]:

@@ -69,6 +69,16 @@ def test_the_command_compares_cleans_up_and_reports_it_by_its_exit_code(cli: Cli
     assert differs.exit_code == 1
     assert "reproduce__one__2 differs from one." in differs.stdout
     assert list((lake.scenario.settings.home / "lake").glob("reproduce_*"))
+    listed = cli.json("runs", "reproductions", "d", "one")
+    assert [(row["run_id"], row["result"], row["differing"], row["reason"]) for row in listed] == [
+        ("reproduce__one__2", "different", "sales.orders, sales.totals", None), ("reproduce__one__1", "equal", "", None),
+    ]  # fmt: skip
+    assert cli.json("runs", "reproductions", "d", "reproduce__one__1") == listed[1:]
+    lake.scenario.sql("update reproduction set verdict = null, compared_end = null")
+    shown = [(row["result"], row["reason"]) for row in cli.json("runs", "reproductions", "d", "one")]
+    assert shown == [
+        ("none", "It is compared within a minute or so."), ("none", "Its tables were deleted before anybody compared them."),
+    ]  # fmt: skip
     refused = cli("runs", "reproduce", "d", "reproduce__one__1")
     assert (refused.exit_code, refused.stderr.strip()) == (
         2,
