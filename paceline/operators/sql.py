@@ -183,7 +183,7 @@ class SQLExecuteQueryOperator(Operator):
             path = next((path for folder in folders if (path := Path(folder) / text).is_file()), None)
             if path is None:
                 raise self.argument_checks().refuse(f"the file {text!r} of sql is in none of {', '.join(folders)}.")
-            yield path.read_text(), Location(str(path), 1), text
+            yield path.read_text(encoding="utf-8"), Location(str(path), 1), text
 
     def _parse(self, text: str, at: Location, place: str) -> None:
         """Note the tables and columns of a text. DagError with its line if it is not valid."""
@@ -230,7 +230,7 @@ class SQLExecuteQueryOperator(Operator):
         if not isinstance(text, str) or not text.strip():
             raise PacelineError(f"The SQL of a task must be a non-empty str, not {text!r}.")
         if self.engine == "connection":
-            return self._processed(self._in_connection(text))
+            return self._processed(self._in_connection(text.removeprefix(texts.BYTE_ORDER_MARK)))
         script = texts.parse(text, self.engine)
         parameters = dict(self.parameters or {})
         if self.engine == "spark":

@@ -19,7 +19,7 @@ from paceline.tables.writes import SOURCE
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from duckdb import DuckDBPyConnection
+    from duckdb import DuckDBPyConnection, DuckDBPyRelation
     from pyiceberg.table import Table
 
 Rows = list[tuple[Any, ...]]
@@ -138,18 +138,18 @@ class DuckDbEngine:
             raise PacelineError(
                 f"INSERT INTO {one.target}: the engine duckdb knows INSERT [OVERWRITE] with a query or VALUES; use MERGE."
             )
-        rows = self._result(database, query, parameters)
         table = self.catalog.load_table(one.target)
-        given = rows.column_names
+        result = database.sql(query.sql(dialect="duckdb"), params=_used(query, parameters))
+        given = result.columns
         if not tree.args.get("by_name"):
             given = [column.name for column in tree.this.expressions] if hasattr(tree.this, "expressions") else []
             # Of the column that append_once adds, the query knows nothing.
             given = given or [name for name in table.schema().as_arrow().names if name != SOURCE]
-            if len(given) != rows.num_columns:
+            if len(given) != len(result.columns):
                 raise PacelineError(
-                    f"INSERT INTO {one.target}: the query has {rows.num_columns} columns, and {len(given)} are needed."
+                    f"INSERT INTO {one.target}: the query has {len(result.columns)} columns, and {len(given)} are needed."
                 )
-        rows = rows.rename_columns(_spelled(given, table))
+        rows = _typed(result, _spelled(given, table), table)
         if self.insert is not None and not tree.args.get("overwrite"):
             self.insert(one.target, rows)
         elif not tree.args.get("overwrite"):
@@ -274,6 +274,19 @@ def _is_elsewhere(tree: Any) -> bool:
     return table is not None and bool(table.db)
 
 
+def _typed(result: DuckDBPyRelation, names: Sequence[str], table: Table) -> pa.Table:
+    """The rows of a query under these names, in the types of the columns of the table, as an INSERT of DuckDB converts them."""
+    import duckdb
+
+    kinds = {one.name: _type(str(one.field_type)) for one in table.schema().fields}
+    columns = [f"#{place}{f'::{kinds[name]}' if kinds.get(name) else ''} as {_quoted(name)}" for place, name in enumerate(names, 1)]
+    try:
+        return writes.arrow(result.project(", ".join(columns)).to_arrow_table())
+    except (duckdb.ConversionException, duckdb.OutOfRangeException) as error:
+        reason = str(error).partition("\n")[0]
+        raise PacelineError(f"The rows do not have the types of the table {'.'.join(table.name())}: {reason}.") from None
+
+
 def _spelled(names: Sequence[str], table: Table) -> list[str]:
     """The names of columns as the table has them: SQL takes `ID` and `id` for one."""
     known = table.schema().as_arrow().names
@@ -386,7 +399,7 @@ def _files(table: Table) -> str | None:
         return None
     tasks = list(table.scan().plan_files())
     if not tasks:
-        columns = [f'null::{kind} as "{field.name}"' for field, kind in zip(table.schema().fields, types, strict=True)]
+        columns = [f"null::{kind} as {_quoted(field.name)}" for field, kind in zip(table.schema().fields, types, strict=True)]
         return f"(select {', '.join(columns)} limit 0)"
     paths = [one.file.file_path.removeprefix("file://") for one in tasks]
     if any(one.delete_files for one in tasks) or not all(path.startswith("/") for path in paths):

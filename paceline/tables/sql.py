@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: The name of the catalog that a full name of a table may start with.
 CATALOG = "lake"
+#: What some editors begin a file with.
+BYTE_ORDER_MARK = "\ufeff"
 #: Columns whose sources are looked for, in one statement.
 MOST_COLUMNS = 300
 _OUTPUT, _COMMENT = re.compile(r"\{\{.*?\}\}", re.DOTALL), re.compile(r"\{#.*?#\}", re.DOTALL)
@@ -141,6 +143,7 @@ def parse(text: str, dialect: str) -> Script:
     """
     from sqlglot import Dialect, exp
 
+    text = text.removeprefix(BYTE_ORDER_MARK)
     tokens = _tokens(text, dialect)
     if dialect == "duckdb":
         text, tokens = _with_dollars(text, tokens)

@@ -246,3 +246,27 @@ def test_tables_of_an_attached_database_are_not_of_the_catalog(orders: SqlCatalo
     )
     assert rows == [(1,), (2,), (3,)]
     assert run(orders, "select count(*) from sales.orders") == [(6,)]
+
+
+def test_an_insert_converts_values_as_duckdb_does(catalog: SqlCatalog) -> None:
+    run(
+        catalog,
+        """
+        create table sales.prices (price decimal(10, 2), at timestamptz, day date, "a""b" varchar);
+        from sales.prices;
+        insert into sales.prices
+         select price * 1.19, at, at, price from (values (2.55::decimal(10, 2), '2026-01-02 03:04')) t(price, at);
+        insert into sales.prices by name select '7' as price, timestamp '2026-01-02 00:00' as day
+        """,
+    )
+
+    assert run(catalog, "from sales.prices order by price") == [
+        (Decimal("3.03"), datetime(2026, 1, 2, 3, 4, tzinfo=UTC), date(2026, 1, 2), "2.55"),
+        (Decimal("7.00"), None, date(2026, 1, 2), None),
+    ]
+    with pytest.raises(PacelineError, match=r"types of the table sales\.prices: .*123456789"):
+        run(catalog, "insert into sales.prices (price) values (123456789)")
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(catalog: SqlCatalog) -> None:
+    assert run(catalog, "\ufeffselect 1") == [(1,)]
