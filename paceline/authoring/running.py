@@ -9,6 +9,9 @@ from paceline.exceptions import PacelineError
 
 Context = dict[str, Any]
 
+#: The environment variables of an application on Spark: the address of the catalog of tables, and the token of the try.
+TABLES_URI, TABLES_TOKEN = "PACELINE_TABLES_URI", "PACELINE_TABLES_TOKEN"
+
 #: The contexts of the task that runs and of tasks around it, see execution.current. A list and not a ContextVar, so that threads
 #: of user code see the context of their task too.
 stack: list[Context] = []

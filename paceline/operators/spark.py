@@ -230,7 +230,8 @@ def run_until_stopped(query: Any) -> None:
     """Wait until a streaming query ends; its error is raised.
 
     If the task is stopped (cleared, marked, timed out, or its worker stops), the query is stopped first. The next try
-    continues from its checkpoint. Meanwhile, the task reads tables as they are, and not as of its start.
+    continues from its checkpoint. Meanwhile, the task reads tables as they are, and not as of its start. An application of
+    SparkSubmitOperator may call it, too.
     """
     ended = threading.Event()
 
@@ -246,6 +247,10 @@ def run_until_stopped(query: Any) -> None:
     try:
         if running.is_running():
             running.get_current_context()["ti"].follow_tables()
+        else:
+            from paceline.tables import streams
+
+            streams.follow()
         threading.Thread(target=wait, name="streaming-query", daemon=True).start()
         # A signal just before a wait does not interrupt it; it is handled between two waits.
         while not ended.wait(SIGNALS_S):

@@ -86,8 +86,7 @@ def overwrite_by_logical_date(table: str | Asset, frame: Any, column: str | None
 
 def replace_interval(table: str | Asset, frame: Any, column: str | None, *, adds: bool = False) -> None:
     """As overwrite_by_logical_date(); it only `adds` rows of the interval after another call of the same task has replaced them."""
-    values = _context()
-    _writer(table, frame, values).overwrite_interval(column, values, adds=adds)
+    _writer(table, frame).overwrite_interval(column, _context(), adds=adds)
 
 
 def append_once(table: str | Asset, frame: Any) -> None:
@@ -96,11 +95,10 @@ def append_once(table: str | Asset, frame: Any) -> None:
     What the same try appended stays. The table gets a column `paceline_source` with a number that stands for the task instance: it
     survives compaction and the expiry of snapshots. A table that does not exist is created.
     """
-    values = _context()
-    ti, name = values["ti"], name_of(table)
+    ti, name = _context()["ti"], name_of(table)
     # Of this try: rows that it has appended stay.
     appended: set[str] = vars(ti).setdefault("_appended_to", set())
-    _writer(table, frame, values).append_once(source_of(ti), adds=name in appended)
+    _writer(table, frame).append_once(source_of(ti), adds=name in appended)
     appended.add(name)
 
 
@@ -113,7 +111,7 @@ def merge(table: str | Asset, frame: Any, key: str | Sequence[str]) -> None:
     keys = [key] if isinstance(key, str) else list(key)
     if not keys:
         raise PacelineError("merge() needs the names of the key columns, as in merge(table, frame, key='id').")
-    _writer(table, frame, _context()).merge(keys)
+    _writer(table, frame).merge(keys)
 
 
 def name_of(table: str | Asset) -> str:
@@ -135,11 +133,12 @@ def catalog_of(values: Any) -> Catalog:
     return catalog
 
 
-def _writer(table: str | Asset, frame: Any, values: Any) -> FrameWriter | SparkWriter:
+def _writer(table: str | Asset, frame: Any) -> FrameWriter | SparkWriter:
     name = name_of(table)
+    # In an application, there is a session without a task.
     if hasattr(frame, "sparkSession"):
         return SparkWriter(name, frame)
-    return FrameWriter(catalog_of(values), name, arrow(frame))
+    return FrameWriter(catalog_of(_context()), name, arrow(frame))
 
 
 def arrow(frame: Any) -> pa.Table:

@@ -20,7 +20,7 @@ JSON = "application/json"
 SEPARATOR = "\x1f"
 ONE = "/v1/namespaces/{namespace}"
 TABLE, VIEW = f"{ONE}/tables/{{table}}", f"{ONE}/views/{{view}}"
-BATCH = "/v1/batches/{query}/{number}"
+FOLLOW, BATCH = "/v1/follow", "/v1/batches/{query}/{number}"
 #: What clients may call. They find out by this list what this catalog does not have.
 ENDPOINTS = [
     "GET /v1/{prefix}/namespaces", "POST /v1/{prefix}/namespaces", "GET /v1/{prefix}/namespaces/{namespace}",
@@ -102,10 +102,15 @@ def create(tables: Tables, authenticate: Authenticate) -> FastAPI:
         tables.commit(caller, dict(zip(commits.names(changes), changes, strict=True)))
         return Response(status_code=204)
 
-    # Not in Iceberg's protocol: for paceline.tables.published.
-    @app.get(BATCH)
-    def has_batch(query: str, number: int, caller: Caller = asks) -> Any:
-        return {"is_published": tables.has_batch(caller, query, number)}
+    # Not in Iceberg's protocol: for run_until_stopped and paceline.tables.published.
+    @app.post(FOLLOW)
+    def follow(caller: Caller = asks) -> Response:
+        tables.follow(caller)
+        return Response(status_code=204)
+
+    @app.put(BATCH)
+    def begin_batch(query: str, number: int, caller: Caller = asks) -> Any:
+        return {"is_published": not tables.begin_batch(caller, query, number)}
 
     @app.post(BATCH)
     def publish_batch(query: str, number: int, caller: Caller = asks) -> Any:

@@ -6,8 +6,10 @@ and must not write it twice:
 
 - Iceberg's sink notes the query and the epoch in its snapshot, and skips an epoch that the table has. Its commits are published
   with what the try has done to the same table before.
-- A function for `foreachBatch` may use any statements on any tables. `paceline.tables.published` asks whether the batch has been
-  published. If not, it lets the function write, and then publishes all that the try has written, as this batch.
+- A function for `foreachBatch` may use any statements on any tables. `paceline.tables.published` begins the batch, unless it has
+  been published, lets the function write, and then publishes all that the try has written, as this batch. A batch that has begun
+  and is not published ends the batches of its try, in whichever process its next one begins: a driver that its cluster starts
+  again has the token of the first one.
 """
 
 from collections.abc import Sequence
@@ -16,9 +18,10 @@ from typing import Any
 from pyiceberg.table import update as updates
 from sqlalchemy import Connection
 
+from scheduler.catalog.errors import CommitFailedError
 from scheduler.process import fault_points
 from scheduler.store.db import fencing
-from scheduler.store.tables import publish
+from scheduler.store.tables import publish, tries
 from scheduler.store.tables.pointers import Change, Pinned
 
 #: What Iceberg's sink notes in a snapshot.
@@ -44,6 +47,19 @@ def publish_epoch(connection: Connection, catalog: str, attempt: Pinned, changes
     return moved
 
 
+def begin_batch(connection: Connection, attempt: Pinned, query: str, number: int) -> bool:
+    """Begin a batch of a query. False if it has been published. A reproduction has batches of its own. StaleTryError.
+
+    CommitFailedError if another batch of the try has begun and was not published.
+    """
+    fencing.lock(connection, fencing.Writer(attempt.task_instance_id, attempt.dispatch_id, attempt.try_number))
+    if publish.request_is_done(connection, _digest(attempt, query, number)):
+        return False
+    if not tries.begin_batch(connection, attempt):
+        raise CommitFailedError("A batch of this try has failed, so the next try repeats it: let the task fail.")
+    return True
+
+
 def publish_batch(connection: Connection, catalog: str, attempt: Pinned, query: str, number: int) -> list[publish.Row]:
     """Publish all that a try has written, as a batch of a query. Nothing if the batch has been published. StaleTryError.
 
@@ -56,13 +72,9 @@ def publish_batch(connection: Connection, catalog: str, attempt: Pinned, query: 
     if moved:
         connection.rollback()
     else:
+        tries.end_batch(connection, attempt)
         fault_points.point("tables.published")
     return moved
-
-
-def has_batch(connection: Connection, attempt: Pinned, query: str, number: int) -> bool:
-    """Whether a batch of a query has been published. A reproduction has batches of its own."""
-    return publish.request_is_done(connection, _digest(attempt, query, number))
 
 
 def _digest(attempt: Pinned, query: str, number: int) -> bytes:

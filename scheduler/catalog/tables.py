@@ -231,10 +231,14 @@ class Tables:
             return files.replaced(table, self._read(pointer.base).table)
         return files.facts(table, None if base is None else base.table)
 
-    def has_batch(self, caller: Caller, query: str, number: int) -> bool:
-        """Whether a batch of a streaming query has been published."""
-        found: bool = self._transact(streaming.has_batch, _running(caller), query, number)
-        return found
+    def follow(self, caller: Caller) -> None:
+        """Let a try read what is current from now on, for a query that follows a table."""
+        self._transact(tries.follow, _running(caller))
+
+    def begin_batch(self, caller: Caller, query: str, number: int) -> bool:
+        """Begin a batch of a streaming query; False if it has been published. CommitFailedError after a batch that was not."""
+        begun: bool = self._transact(streaming.begin_batch, _running(caller), query, number)
+        return begun
 
     def publish_batch(self, caller: Caller, query: str, number: int) -> None:
         """Publish all that a try has written, as a batch of a streaming query, once. CommitFailedError if others were faster."""
@@ -421,7 +425,7 @@ class Tables:
 
 def _running(caller: Caller) -> Pinned:
     if caller.attempt is None:
-        raise ForbiddenError("Only a running task has batches of a streaming query.")
+        raise ForbiddenError("Only a running task has a streaming query.")
     return caller.attempt
 
 

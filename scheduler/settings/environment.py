@@ -28,7 +28,9 @@ PASSWORDS = (
 )  # fmt: skip
 IMAGES = frozenset({"PACELINE_IMAGE", "PACELINE_PYTHON_IMAGE", "PACELINE_POSTGRES_IMAGE", "PACELINE_REDIS_IMAGE"})
 COMMAND_NAMES = frozenset({"PACELINE_CONFIG", "PACELINE_URL", "PACELINE_TOKEN"})
-OTHER_NAMES = fault_points.NAMES | COMMAND_NAMES | {f"PACELINE_{user}_PASSWORD" for user in PASSWORDS} | IMAGES
+#: Of an application on Spark, see paceline/authoring/running.py.
+APPLICATION_NAMES = frozenset({"PACELINE_TABLES_URI", "PACELINE_TABLES_TOKEN"})
+OTHER_NAMES = fault_points.NAMES | COMMAND_NAMES | APPLICATION_NAMES | {f"PACELINE_{user}_PASSWORD" for user in PASSWORDS} | IMAGES
 #: Not settings either: PACELINE_VAR_<KEY> is a variable and PACELINE_CONN_<ID> a connection. They override those in the store.
 VARIABLE_PREFIX, CONNECTION_PREFIX = "PACELINE_VAR_", "PACELINE_CONN_"
 #: The prefixes of Airflow are read too, if there is no variable of Paceline.

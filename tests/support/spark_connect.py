@@ -39,10 +39,14 @@ class ConnectServer:
     ui_port: int
     folder: Path
     processes: "list[subprocess.Popen[bytes]]" = field(default_factory=list)
+    #: Conf beside the one below.
+    conf: dict[str, str] = field(default_factory=dict)
+    token: str = TOKEN
 
-    def connection(self, *, password: str | None = TOKEN, **more: Any) -> str:
+    def connection(self, *, password: str | None = None, **more: Any) -> str:
         """The connection of type spark_connect that names it. Only for `localhost`, the client sends a token without TLS."""
-        return json.dumps({"conn_type": "spark_connect", "host": "localhost", "port": self.port, "password": password, **more})
+        given = {"conn_type": "spark_connect", "host": "localhost", "port": self.port, "password": password or self.token}
+        return json.dumps({**given, **more})
 
     def jobs(self, status: str = "") -> list[dict[str, Any]]:
         """The Spark jobs of all its sessions, with one status if it is given; none before the first session."""
@@ -67,6 +71,7 @@ class ConnectServer:
             "spark.ui.port": str(self.ui_port),
             "spark.sql.shuffle.partitions": "2",
             "spark.local.dir": str(self.folder),
+            **self.conf,
         }
         server = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
         options = [part for key, value in confs.items() for part in ("--conf", f"{key}={value}")]
@@ -83,7 +88,7 @@ class ConnectServer:
                         "SPARK_SUBMIT_OPTS": JVM,
                         "SPARK_LOCAL_IP": "127.0.0.1",
                         "PYSPARK_PYTHON": sys.executable,
-                        "SPARK_CONNECT_AUTHENTICATE_TOKEN": TOKEN,
+                        "SPARK_CONNECT_AUTHENTICATE_TOKEN": self.token,
                     },
                 )
             ]
@@ -110,14 +115,14 @@ class ConnectServer:
 
 
 @contextlib.contextmanager
-def running_server(folder: Path) -> Iterator[ConnectServer]:
-    """A server that runs during the block."""
+def running_server(folder: Path, conf: dict[str, str] | None = None, token: str = TOKEN) -> Iterator[ConnectServer]:
+    """A server, with more `conf`, that runs during the block."""
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as held:
         probes = [held.enter_context(socket.socket()) for _ in range(2)]
         for probe in probes:
             probe.bind(("127.0.0.1", 0))
-        server = ConnectServer(*(int(probe.getsockname()[1]) for probe in probes), folder)
+        server = ConnectServer(*(int(probe.getsockname()[1]) for probe in probes), folder, conf=conf or {}, token=token)
     try:
         server.start()
         yield server

@@ -27,6 +27,8 @@ NO_TABLES = (
     "A table that is saved only by name would be removed when this task ends: write it to a path, return the DataFrame, or name a "
     "persistent catalog, or a folder in spark.sql.warehouse.dir, in the conf."
 )
+#: What precedes the traceback of a Python worker, or of the function of a streaming query, in the message of an exception.
+INNER = re.compile(r"PythonException|STREAM_FAILED")
 #: Code that is not the author's.
 LIBRARY = re.compile(
     r"site-packages/|dist-packages/|pyspark\.zip/|py4j-[\d.]+-src\.zip/|/pyspark/|/lib/python\d|^<frozen |^<string>"
@@ -98,7 +100,7 @@ def _last_raised(text: str) -> Raised | None:
     last: Raised | None = None
     lines = text.splitlines()
     for number, line in enumerate(lines):
-        if line.strip() == TRACEBACK or (line.endswith(TRACEBACK) and "PythonException" in line):
+        if line.strip() == TRACEBACK or (line.endswith(TRACEBACK) and INNER.search(line)):
             last = _raised(lines[number + 1 :]) or last
     return last
 
@@ -111,7 +113,7 @@ def _raised(lines: list[str]) -> Raised | None:
             if not LIBRARY.search(frame["file"]):
                 code = _code(lines[number + 1 : number + 2])
                 place = f" ({frame['file'].rpartition('/')[2]} line {frame['line']}{code})"
-        elif not line.startswith(" "):
+        elif not line.startswith(" ") and line.strip("~^"):  # the marks below a line of a query are not indented
             head = KIND.match(line)
             if head is None or LOG_LINE.match(line):
                 return None

@@ -33,8 +33,6 @@ CATALOG_CLASS = "org.apache.iceberg.spark.SparkCatalog"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 #: Iceberg sets these properties of Java when it first reads a table, after which a warm JVM would be unfit for another task.
 ARROW = "-Darrow.enable_null_check_for_get=false -Darrow.enable_unsafe_memory_access=true"
-#: The environment variable with the token of an application. Iceberg replaces `env:` in the conf, which Spark's pages show.
-TOKEN_VARIABLE = "PACELINE_TABLES_TOKEN"  # noqa: S105
 #: Seconds for the download of the jars, of which the one of Iceberg has 50 MB.
 FETCH_TIMEOUT_S = 300.0
 #: A main class in every Spark that does nothing but print: spark-submit fetches the packages before it starts it.

@@ -11,6 +11,8 @@ from scheduler.store.db import rows
 VIEW = ".view.metadata.json"
 #: The publication of a try that reads what is current: it is later than each.
 ANY = 2**63 - 1
+#: The same, while a batch of a streaming query has begun and is not published.
+IN_BATCH = ANY - 1
 
 
 def is_view(location: str | None) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from scheduler.store.db import rows
-from scheduler.store.tables.pointers import ANY, VIEW, Change, Pinned
+from scheduler.store.tables.pointers import ANY, IN_BATCH, VIEW, Change, Pinned
 
 #: The lock of the counter, unless the try has written nothing.
 HOLD_FOR_TRY = """
@@ -101,7 +101,8 @@ PUBLISH_NAMES = _PUBLISH.format(
     update table_pending p set base_location = p.location, updates = null, facts = '{"leaves": true}' from chosen c, next
      where p.try_id = %(try)s and p.namespace = c.namespace and p.name = c.name and p.facts ? 'leaves'
 ), moved_on as (
-    update table_try t set publication = %(any)s from next where t.id = %(try)s
+    update table_try t set publication = case t.publication when %(in_batch)s then t.publication else %(any)s end
+      from next where t.id = %(try)s
 )""",
 )
 PUBLISH_CHANGES = _PUBLISH.format(chosen=_OF_CHANGES, kind=_KIND, ended="")
@@ -156,7 +157,7 @@ def publish_names(
     """
     connection.exec_driver_sql(HOLD)
     parameters = {
-        "try": attempt.id, "any": ANY, "catalog": catalog, "by": f"{attempt.dag_id}.{attempt.task_id}",
+        "try": attempt.id, "any": ANY, "in_batch": IN_BATCH, "catalog": catalog, "by": f"{attempt.dag_id}.{attempt.task_id}",
         "names": None if names is None else [f"{attempt.own(namespace)}.{name}" for namespace, name in names],
         "ti_id": attempt.task_instance_id, "dag_id": attempt.dag_id, "run_id": attempt.run_id, "task_id": attempt.task_id,
         "map_index": attempt.map_index, "try_number": attempt.try_number,

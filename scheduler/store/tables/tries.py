@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from paceline.states import DELAYED, HOLDS_SLOTS, SUSPENDED, WAITS_FOR_WORKER, States
 from scheduler.store.db import fencing, rows
-from scheduler.store.tables.pointers import ANY, VIEW, Change, Pinned
+from scheduler.store.tables.pointers import ANY, IN_BATCH, VIEW, Change, Pinned
 
 #: The facts that are those of all commits of a try together.
 SUMMED = ["added_records", "deleted_records", "added_data_files", "added_files_size", "schema_change"]
@@ -51,9 +51,13 @@ run as (
 )
 select (select count(*) from written) from current
 """
-#: The try reads what is current from now on.
+#: The try reads what is current from now on. A batch that has begun stays so.
+READS_CURRENT = f"case t.publication when {IN_BATCH} then {IN_BATCH} else {ANY} end"
 FOLLOW = fencing.guarded(
-    f"update table_try t set publication = {ANY} from current where t.task_instance_id = %s and t.try_number = %s returning t.id",
+    f"""
+    update table_try t set publication = {READS_CURRENT} from current
+     where t.task_instance_id = %s and t.try_number = %s returning t.id
+    """
 )
 #: Whether an earlier dispatch of a try was given a token; then this dispatch publishes what it has written.
 CONTINUE = fencing.guarded(
@@ -221,6 +225,22 @@ def write(connection: Connection, attempt: Pinned, changes: list[Change]) -> Cha
 def follow(connection: Connection, attempt: Pinned) -> None:
     """Let a running try read what is current from now on. StaleTryError if it has ended."""
     fencing.lock(connection, fencing.Writer(attempt.task_instance_id, attempt.dispatch_id, attempt.try_number))
+    connection.exec_driver_sql(f"update table_try t set publication = {READS_CURRENT} where id = %s", (attempt.id,))
+
+
+def begin_batch(connection: Connection, attempt: Pinned) -> bool:
+    """Note that a batch of a running try, which is locked, begins, and let the try read what is current.
+
+    False if a batch has begun before and was not published: what it wrote would be published with this one.
+    """
+    begun = connection.exec_driver_sql(
+        f"update table_try set publication = {IN_BATCH} where id = %s and publication <> {IN_BATCH}", (attempt.id,)
+    )
+    return begun.rowcount == 1
+
+
+def end_batch(connection: Connection, attempt: Pinned) -> None:
+    """Note that the batch of a running try is published, in the same transaction."""
     connection.exec_driver_sql("update table_try set publication = %s where id = %s", (ANY, attempt.id))
 
 

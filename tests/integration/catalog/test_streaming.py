@@ -19,8 +19,9 @@ from support.tables import SCHEMA, Lake, ids, rows
 from paceline.authoring import execution, timetable
 from paceline.authoring.asset import Asset
 from paceline.exceptions import PacelineError
+from paceline.operators.spark import run_until_stopped
 from paceline.states import TaskState
-from paceline.tables import published
+from paceline.tables import published, streams
 from scheduler.actions import runs as actions
 from scheduler.actions.actor import Actor
 from scheduler.catalog import gc
@@ -421,5 +422,83 @@ def test_only_the_running_try_has_batches(lake: Lake) -> None:
     with pytest.raises(PacelineError, match="is not published"):
         batch(Batch("q"), 1)
     person = {"Authorization": f"Bearer {lake.person().properties['token']}"}
-    assert requests.get(f"{lake.uri}/v1/batches/q/0", headers=person, timeout=10).status_code == 403
+    for method, path in (("PUT", "batches/q/0"), ("POST", "batches/q/0"), ("POST", "follow")):
+        assert requests.request(method, f"{lake.uri}/v1/{path}", headers=person, timeout=10).status_code == 403
     assert seen(lake) == [0]
+
+
+@pytest.fixture
+def application(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> RestCatalog:
+    """The catalog of a try, whose application is this process."""
+    lake.person().create_table("sales.t", SCHEMA)
+    _, catalog = lake.attempt()
+    monkeypatch.setenv("PACELINE_TABLES_URI", lake.uri)
+    monkeypatch.setenv("PACELINE_TABLES_TOKEN", str(catalog.properties["token"]))
+    return catalog
+
+
+def test_an_application_publishes_its_batches(lake: Lake, application: RestCatalog) -> None:
+    batch = published(lambda frame, number: application.load_table("sales.t").append(rows(number)))
+
+    for number in (0, 1, 1):
+        batch(Batch("q"), number)
+
+    assert seen(lake) == [0, 1]
+
+
+def test_an_application_follows_tables_while_its_query_runs(lake: Lake, application: RestCatalog) -> None:
+    lake.person().load_table("sales.t").append(rows(1))
+    assert ids(application.load_table("sales.t")) == []
+
+    run_until_stopped(SimpleNamespace(awaitTermination=lambda: None))
+
+    assert ids(application.load_table("sales.t")) == [1]
+
+
+def test_an_application_whose_try_has_ended_follows_nothing(lake: Lake, application: RestCatalog) -> None:
+    lake.scenario.sql("update task_instance set dispatch_id = gen_random_uuid()")
+
+    with pytest.raises(PacelineError, match="cannot follow the tables: This token is not that of a running try"):
+        run_until_stopped(SimpleNamespace(awaitTermination=lambda: None, stop=lambda: None))
+
+
+def test_a_driver_that_is_started_again_publishes_no_half_of_a_batch(lake: Lake, application: RestCatalog) -> None:
+    """Nothing in its process tells that another one has begun a batch."""
+
+    def asked(method: str, query: str, number: int) -> tuple[int, Any]:
+        headers = {"Authorization": f"Bearer {application.properties['token']}"}
+        answer = requests.request(method, f"{lake.uri}/v1/batches/{query}/{number}", headers=headers, timeout=10)
+        return answer.status_code, answer.json().get("is_published")
+
+    assert (asked("PUT", "q", 0), asked("POST", "q", 0), asked("PUT", "q", 0)) == ((200, False), (200, True), (200, True))
+    assert asked("PUT", "q", 1) == (200, False)
+    application.load_table("sales.t").append(rows(1))
+    # The driver is killed. What another query of it publishes, and that it follows tables, change nothing.
+    other = application.create_table("sales.other", SCHEMA)
+    assert commit(other, 0, 5, query="another")
+    streams.follow()
+
+    assert [asked("PUT", query, number)[0] for query, number in (("q", 1), ("p", 0))] == [409, 409]
+    assert (seen(lake), seen(lake, "sales.other")) == ([], [5])
+
+
+class OnServer:
+    """A frame on a Connect server, whose session has these queries."""
+
+    def __init__(self, *queries: str) -> None:
+        self.sparkSession = SimpleNamespace(streams=SimpleNamespace(active=[SimpleNamespace(id=one) for one in queries]))
+
+
+def test_on_a_connect_server_the_only_query_of_a_session_has_batches(
+    lake: Lake, application: RestCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    batch = published(lambda frame, number: application.load_table("sales.t").append(rows(number)))
+
+    for number in (0, 0, 1):
+        batch(OnServer("q"), number)
+    for queries in ((), ("q", "p"), ("p",)):
+        with pytest.raises(RuntimeError, match="needs a session with one streaming query: give each query a task of its own"):
+            batch(OnServer(*queries), 2)
+
+    assert seen(lake) == [0, 1]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline import secrets_masker
+from paceline.authoring import running
 from paceline.authoring.connection import Connection
 from paceline.exceptions import FailTask, NotFoundError, PacelineError, TaskStopped, TaskTimeout
 from paceline.operators import process
@@ -34,7 +35,7 @@ from workers.spark.clusters.protocol import (
     Status,
     StatusUnknownError,
 )
-from workers.spark.iceberg import TOKEN_VARIABLE, JarsMissingError
+from workers.spark.iceberg import JarsMissingError
 
 if TYPE_CHECKING:
     from scheduler.catalog.access import Access
@@ -388,13 +389,14 @@ def added(submission: Submission, cluster: Cluster, settings: Settings, catalog:
         jars = _jars(submission, cluster, settings)
     except JarsMissingError as missing:
         return _without(submission, settings, str(missing))
-    conf = iceberg.session_conf(access, submission.conf, f"env:{TOKEN_VARIABLE}")
+    # Iceberg replaces `env:` in the conf, which Spark's pages show.
+    conf = iceberg.session_conf(access, submission.conf, f"env:{running.TABLES_TOKEN}")
     options = {name: iceberg.joined(submission.options.get(name, ""), value) for name, value in jars.items()}
     return dataclasses.replace(
         submission,
         conf={**submission.conf, **conf, **iceberg.extensions(submission.conf)},
         options={**submission.options, **options},
-        environment={**submission.environment, TOKEN_VARIABLE: access.token},
+        environment={**submission.environment, **_environment_of(access)},
     )
 
 
@@ -409,7 +411,13 @@ def _jars(submission: Submission, cluster: Cluster, settings: Settings) -> dict[
 def _on_server(submission: Submission, access: "Access") -> Submission:
     """The submission with the conf of its session on a Connect server."""
     conf = json.dumps(iceberg.conf_on_server(access))
-    return dataclasses.replace(submission, environment={CONNECT_CONFS: "1", CONNECT_CONF: conf, **submission.environment})
+    environment = {CONNECT_CONFS: "1", CONNECT_CONF: conf, **submission.environment, **_environment_of(access)}
+    return dataclasses.replace(submission, environment=environment)
+
+
+def _environment_of(access: "Access") -> dict[str, str]:
+    """What a driver, and paceline.tables in it, needs to use the catalog."""
+    return {running.TABLES_URI: access.uri, running.TABLES_TOKEN: access.token}
 
 
 def _without(submission: Submission, settings: Settings, why: str) -> Submission:

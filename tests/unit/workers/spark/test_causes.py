@@ -93,6 +93,26 @@ def test_a_jvm_that_died_of_memory_is_named_although_python_only_lost_the_connec
     assert "raise spark.driver.memory" in cause
 
 
+def test_the_error_of_a_batch_of_a_query_is_that_of_its_function() -> None:
+    """Spark's log names the folder of tables of each application, and the marks below a line of a query are not indented."""
+    output = """26/12/01 00:09:17 INFO SharedState: Warehouse path is 'file:/tmp/paceline-spark-k5/spark-warehouse'.
+Traceback (most recent call last):
+  File "/dags/application.py", line 21, in <module>
+    run_until_stopped(query)
+  File "/dags/application.py", line 12, in write
+ batch.writeTo("sales.log").append()
+^^^^^^^^^^^
+pyspark.errors.StreamingQueryException: [STREAM_FAILED] Query [id = e6] ended: Return Message: Traceback (most recent call last):
+  File "/dags/application.py", line 12, in write
+    raise ValueError("a bad row")
+ValueError: a bad row
+ SQLSTATE: 39000 SQLSTATE: XXKST
+=== Streaming Query ===
+26/12/01 00:09:20 INFO SparkContext: Successfully stopped SparkContext (Uptime: 60428 ms)
+"""
+    assert causes.of_text(output) == 'ValueError: a bad row (application.py line 12: raise ValueError("a bad row"))'
+
+
 def test_an_old_complaint_in_the_log_does_not_hide_the_error() -> None:
     output = "26/01/02 03:04:05 WARN Utils: java.lang.ClassNotFoundException: org.example.Optional\n"
 

@@ -127,7 +127,7 @@ def test_an_application_gets_the_token_in_its_environment_alone(tmp_path: Path, 
 
     made = added(given, settings(tmp_path, spark_jars=str(tmp_path)), Catalog())
 
-    assert made.environment == {"PACELINE_TABLES_TOKEN": "hush"}
+    assert made.environment == {"PACELINE_TABLES_TOKEN": "hush", "PACELINE_TABLES_URI": ACCESS.uri}
     assert made.conf["spark.sql.catalog.lake.token"] == "env:PACELINE_TABLES_TOKEN" and made.conf["spark.x"] == "1"
     assert made.options["jars"] == f"/own.jar,{tmp_path}/i.jar"
     assert not any("hush" in word for word in command.argv(made, binary="spark-submit"))
@@ -144,6 +144,7 @@ def test_a_connect_session_gets_the_catalog_and_keeps_the_default_of_its_server(
 
     conf = json.loads(made.environment["PYSPARK_REMOTE_INIT_CONF_0"])
     assert conf["spark.sql.catalog.lake.token"] == "hush" and "spark.sql.defaultCatalog" not in conf
+    assert (made.environment["PACELINE_TABLES_TOKEN"], made.environment["PACELINE_TABLES_URI"]) == ("hush", ACCESS.uri)
     assert dict(made.conf) == {"spark.x": "1"}, "a server has its own conf"
 
 
