@@ -24,16 +24,16 @@ from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.process import fault_points
 from scheduler.store.worker import table_tries
-from scheduler.store.worker.claims import Claim, Ending, Refused
+from scheduler.store.worker.claims import Claim, Ending, Refused, Reported
 from scheduler.store.worker.hot_path import HotPath
 from scheduler.store.worker.table_tries import TablesChangedError
 from workers.tables import access
-from workers.task.follow import Follower
+from workers.task.follow import DatabaseStore, Follower
 
 WRITES = int(os.environ.get("TABLES_WRITES", "40"))
 WRITERS, TABLES = 8, ("t0", "t1", "t2", "t3")
 #: So many writes has a run, and so many messages are in the broker at most.
-OF_RUN, QUEUED = 400, 64
+OF_RUN, QUEUED = 100, 64
 
 
 @dataclass
@@ -56,6 +56,8 @@ class Writer(threading.Thread):
         self._lake, self._messages, self._writes, self.ended = lake, messages, writes, ended
         self._hot = HotPath(scenario.settings, scenario.worker_id)
         self._follower = Follower(self._hot, Publisher(scenario.settings), Wakeups(scenario.settings), enabled=True)
+        # PostgreSQL closes a connection that waits too long for a busy machine; a pool process repeats then.
+        self._store = DatabaseStore(scenario.settings, self._hot, self._follower)
         self.published: dict[str, Write] = {}
         self.conflicts = 0
         self.error: BaseException | None = None
@@ -63,7 +65,7 @@ class Writer(threading.Thread):
     def run(self) -> None:
         try:
             while (message := self._messages.get()) is not None:
-                if (claim := self._hot.claim(*message)) is not None:
+                if (claim := self._store.claim(*message, self._hot.worker_id)) is not None:
                     self._one(claim)
                     self.ended.put(claim.task_id)
         except BaseException as error:
@@ -73,22 +75,25 @@ class Writer(threading.Thread):
 
     def _one(self, claim: Claim) -> None:
         write = self._writes[claim.task_id]
-        token = table_tries.give_token(self._hot.dicts, claim)
+        token = self._store.patient(lambda: table_tries.give_token(self._hot.dicts, claim))
         catalog = load_catalog("lake", **self._lake.access(token).properties)
         for name in write.tables:
             table = catalog.load_table(f"sales.{name}")
             table.overwrite(rows(write.number)) if write.overwrites else table.append(rows(write.number))
         try:
             answer = access.repeated(
-                lambda: self._follower.report(claim, Ending(TaskState.SUCCESS, tables="lake")),
-                lambda error: access.move(self._lake.scenario.settings, self._hot, claim, error),
+                lambda: self._report(claim, Ending(TaskState.SUCCESS, tables="lake")),
+                lambda error: self._store.patient(lambda: access.move(self._lake.scenario.settings, self._hot, claim, error)),
             )
         except TablesChangedError:
             self.conflicts += 1
-            self._follower.report(claim, Ending(TaskState.FAILED, reason="conflict"))
+            self._report(claim, Ending(TaskState.FAILED, reason="conflict"))
         else:
             assert not isinstance(answer, Refused)
             self.published[claim.task_id] = write
+
+    def _report(self, claim: Claim, ending: Ending) -> Reported | Refused:
+        return self._store.patient(lambda: self._follower.report(claim, ending))
 
 
 class Order:
