@@ -121,20 +121,34 @@ def difference(warehouse: Warehouse, before: State, after: State, limit: int) ->
     # A column that was dropped and added again has other values in the same file.
     is_same = all(old[name].field_id == new[name].field_id for name in compared)
     shared = _whole_files(before) & _whole_files(after) if is_same else set()
-    columns = ", ".join(map(_quoted, compared))
     with _database() as database:
         for name, state in (("old", before), ("new", after)):
             tasks = [task for task in state.tasks if task.delete_files or task.file.file_path not in shared]
             database.register("found", state.rows(warehouse, tasks))
-            database.execute(f"create table {name} as select {columns} from found")
+            database.execute(f"create table {name} as select {', '.join(map(_quoted, compared))} from found")
             database.unregister("found")
-        database.execute("create table added as (from new except all from old)")
-        database.execute("create table removed as (from old except all from new)")
+        _compare(database, {name for name in compared if old[name].field_type != new[name].field_type})
         added, removed = (database.execute(f"select count(*) from {name}").fetchall()[0][0] for name in ("added", "removed"))
         examples = [
             database.sql(f"from {name} order by all limit {limit}").to_arrow_table().to_pylist() for name in ("added", "removed")
         ]
     return Difference(added, removed, examples[0], examples[1], compared)
+
+
+def _compare(database: "DuckDBPyConnection", changed: Collection[str]) -> None:
+    """Make the tables `added` and `removed`. Columns that have `changed` are text in them if their types have nothing in common."""
+    import duckdb
+
+    for table, query in (("added", "from new except all from old"), ("removed", "from old except all from new")):
+        try:
+            database.execute(f"create table {table} as ({query})")
+        except (duckdb.BinderException, duckdb.ConversionException):
+            if not changed:
+                raise
+            texts = ", ".join(f"{_quoted(name)}::varchar as {_quoted(name)}" for name in sorted(changed))
+            for name in ("old", "new"):
+                database.execute(f"create or replace table {name} as select * replace ({texts}) from {name}")
+            database.execute(f"create table {table} as ({query})")
 
 
 def _groups(tasks: Iterable[FileScanTask], group_bytes: int) -> Iterator[list[FileScanTask]]:

@@ -53,8 +53,9 @@ def difference(
     warehouse = Warehouse.of(settings.tables.warehouse_url, settings.tables.storage_options)
     old, new = (_state(settings, engine, namespace, name, number) for number in (before, after))
     found = contents.difference(warehouse, old, new, limit)
+    changed = files.schema_change if old.table.table_uuid == new.table.table_uuid else files.schema_change_by_name
     return {
-        "table": f"{namespace}.{name}", "from": before, "to": after, "schema": files.schema_change(old.schema, new.schema),
+        "table": f"{namespace}.{name}", "from": before, "to": after, "schema": changed(old.schema, new.schema),
         "added_rows": found.added, "removed_rows": found.removed, "compared": found.compared,
         "added": found.added_rows, "removed": found.removed_rows,
     }  # fmt: skip

@@ -252,12 +252,8 @@ def _line(table: TableMetadata) -> Iterator[Snapshot]:
 
 def replaced(table: TableMetadata, before: TableMetadata) -> dict[str, Any]:
     """The facts of a table that a try has created in place of one that it has dropped: all rows of that are removed."""
-    found, old, new = facts(table, None), columns(before), columns(table)
-    if changes := [
-        *(f"added {name} {kind}" for name, kind in new.items() if name not in old),
-        *(f"removed {name}" for name in old if name not in new),
-        *(f"changed {name} from {old[name]} to {kind}" for name, kind in new.items() if old.get(name, kind) != kind),
-    ]:
+    found = facts(table, None)
+    if changes := schema_change_by_name(before.schema(), table.schema()):
         found |= {"schema_changed": True, "schema_change": changes}
     if removed := facts(before, None).get("total_records"):
         found["deleted_records"] = removed + found.get("deleted_records", 0)
@@ -281,6 +277,16 @@ def schema_change(before: Schema, after: Schema) -> list[str]:
             for key in old.keys() & new.keys()
             if old[key].field_type != new[key].field_type
         ),
+    ]
+
+
+def schema_change_by_name(before: Schema, after: Schema) -> list[str]:
+    """As `schema_change`, between a table and another one that has replaced it: their numbers of columns are not related."""
+    old, new = ({one.name: str(one.field_type) for one in each.fields} for each in (before, after))
+    return [
+        *(f"added {name} {kind}" for name, kind in new.items() if name not in old),
+        *(f"removed {name}" for name in old if name not in new),
+        *(f"changed {name} from {old[name]} to {kind}" for name, kind in new.items() if old.get(name, kind) != kind),
     ]
 
 
