@@ -1,6 +1,7 @@
 """Reproductions of runs of all kinds: cleared, failed and mapped ones, and those whose tables were changed or dropped since."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -11,8 +12,10 @@ from support.run_actions import actor_of, clear_
 from support.scenario import dag
 from support.tables import SCHEMA, Lake, ids, rows
 
+from paceline.authoring import execution
 from paceline.exceptions import ConflictError, NotFoundError
 from paceline.states import TaskState
+from paceline.tables import append_once, overwrite_by_logical_date
 from scheduler.actions import runs as actions
 from scheduler.catalog import reproduction
 from scheduler.store.db.database import transact
@@ -48,6 +51,35 @@ def test_a_cleared_run_that_replaces_its_rows_is_equal(lake: Lake) -> None:
     found = reproduced(lake, bodies)
     assert (found["is_equal"], found["inputs"]) == (True, [])
     assert found["tables"][0]["original_rows"] == 2
+
+
+def test_writes_that_a_repeated_run_replaces_are_equal_also_of_a_cleared_run(lake: Lake) -> None:
+    source = lake.person().create_table("sales.source", SCHEMA)
+    source.append(rows(1))
+    lake.person().create_table("sales.log", SCHEMA).append(rows(7))
+
+    def write(catalog: RestCatalog, claim: Claim) -> None:
+        found = ids(catalog.load_table("sales.source"))
+        names = {name: getattr(claim, name) for name in ("dag_id", "run_id", "task_id", "map_index")}
+        ti = SimpleNamespace(**names, catalog=catalog, now=lambda: None)
+        start = claim.logical_date
+        assert start is not None
+        interval = {"data_interval_start": start, "data_interval_end": start + timedelta(days=1)}
+        with execution.current({"ti": ti, "dag": SimpleNamespace(timezone="UTC"), "logical_date": start, **interval}):
+            append_once("sales.log", rows(*found))
+            overwrite_by_logical_date("sales.days", pa.table({"day": [start.date()] * len(found), "id": found}), "day")
+
+    bodies: dict[str, Body] = {"load": write, "total": lambda catalog, claim: None}
+    original(lake, bodies, EDGES)
+    source.append(rows(2))
+    clear_(lake.scenario, run_id="one")
+    work(lake, bodies)
+    found = reproduced(lake, bodies)
+    assert {row["table"]: (row["is_equal"], row["original_rows"]) for row in found["tables"]} == {
+        "sales.days": (True, 2),
+        "sales.log": (True, 3),
+    }
+    assert (found["is_equal"], found["inputs"]) == (True, [])
 
 
 def test_a_failed_run_is_equal_to_one_that_fails_in_the_same_way(lake: Lake) -> None:
