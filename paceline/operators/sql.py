@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
@@ -129,6 +129,8 @@ class SQLExecuteQueryOperator(Operator):
         self.dialect = dialect or (None if self.engine == "connection" else self.engine)
         self.write = arguments.choice("write", write, WRITES)
         self.write_by = write_by
+        if write_by is not None and write != "overwrite_by_logical_date":
+            raise arguments.refuse("write_by names the column of write='overwrite_by_logical_date'; pass both, or none.")
         if self.engine == "connection" and (write != "append" or edges):
             raise arguments.refuse("write and edges are for the tables of the catalog; leave them out with conn_id.")
         self.edges = arguments.boolean("edges", edges)
@@ -366,11 +368,20 @@ def _returned(function: Callable[..., Any]) -> list[tuple[str, int]]:
         tree = ast.parse(textwrap.dedent("".join(lines)))
     except (OSError, TypeError, SyntaxError):
         return []
-    returns = [node.value for node in ast.walk(tree) if isinstance(node, ast.Return)]
+    returns = [node.value for node in _own(tree.body[:1]) if isinstance(node, ast.Return)]
     literals = [
         (node.value, first + node.lineno - 1) for node in returns if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
     return literals if len(literals) == len(returns) else []
+
+
+def _own(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """The nodes of a function, without those of functions and classes inside of it."""
+    for node in nodes:
+        for child in ast.iter_child_nodes(node):
+            yield child
+            if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+                yield from _own([child])
 
 
 POSTGRES = "postgres"

@@ -60,10 +60,23 @@ def test_a_function_that_returns_literals_is_read_with_the_file() -> None:
         def unknown(day: str) -> str:
             return f"insert into sales.{day} select 1"
 
+        @task.sql
+        def sorted_totals() -> str:
+            def no_sql() -> str:
+                return "how; to sort"
+
+            class Order:
+                def __str__(self) -> str:
+                    return f"by {no_sql()}"
+
+            return "insert into sales.sorted from sales.totals"
+
         totals()
         unknown("x")
+        sorted_totals()
 
     stored = serialized(dag)
+    assert stored["sorted_totals"].outlets == ("table:sales.sorted",)
     assert stored["totals"].outlets == ("table:sales.totals",)
     assert (stored["unknown"].outlets, stored["unknown"].runtime, stored["totals"].runtime) == ((), "pyspark", "python")
 
@@ -101,6 +114,9 @@ def test_an_error_in_a_file_has_its_name_and_line(tmp_path: Path) -> None:
         ({"sql": "select 1", "write": "twice"}, "write cannot be 'twice'"),
         ({"sql": "select 1", "conn_id": "x", "edges": True}, "leave them out with conn_id"),
         ({"sql": "select 1", "parameters": [1]}, "parameters must be a dict"),
+        ({"sql": "insert into a.b select 1", "write_by": "day"}, "pass both, or none"),
+        ({"sql": "select 1", "conn_id": "x", "dialect": "postgress"}, "dialect: Unknown dialect 'postgress'"),
+        ({"sql": "select 1,\n:b", "parameters": {}}, "line 2 of its SQL: the parameter :b has no value"),
         ({"sql": ""}, "sql must be statements"),
         ({"sql": "select 1", "checks": ["x"]}, "checks takes suites"),
         ({"sql": "selec 1", "conn_id": "x", "dialect": "postgres"}, "at 'selec 1'"),
@@ -177,7 +193,7 @@ def test_an_insert_is_stored_as_write_says(catalog: SqlCatalog, in_task: InTask)
 def test_several_inserts_into_one_table_stay_together(catalog: SqlCatalog, in_task: InTask, write: str) -> None:
     add = operator(
         sql="{% for one in 'ab' %}insert into sales.shops select '{{ one }}', date '{{ data_interval_start.date() }}';{% endfor %}",
-        write=write, write_by="day",
+        write=write, write_by="day" if write != "append_once" else None,
     )  # fmt: skip
     for _ in range(2):
         with in_task() as values:
