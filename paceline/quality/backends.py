@@ -302,11 +302,18 @@ def _with_duckdb(suite: Any, checks: list[Check], table: str, values: Any) -> tu
         bad = duck.arrow(f"select *, concat_ws(chr(10), {marks}) as {BROKEN} from {view} where {any_broken}", [*marked, *bound])
         is_table = isinstance(suite.frame, str)
         good = duck.arrow(f"from {view} where not ({any_broken})", bound) if bad.num_rows or not is_table else None
+    catalog = writes.catalog_of(values)
+    if bad.num_rows and catalog.table_exists(table):
+        # The checked rows may have got columns since the first bad ones were moved.
+        known = catalog.load_table(table)
+        if not {*bad.column_names} <= {*known.schema().as_arrow().names}:
+            with known.update_schema() as schema:
+                schema.union_by_name(bad.schema)
     writes.append_once(table, bad)
     if is_table and bad.num_rows:
         from paceline.tables import duckdb_engine
 
-        duckdb_engine.overwrite(writes.catalog_of(values).load_table(suite.frame), good)
+        duckdb_engine.overwrite(catalog.load_table(suite.frame), good)
     return (None if is_table else good), bad.num_rows
 
 

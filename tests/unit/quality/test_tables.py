@@ -207,6 +207,15 @@ def test_bad_rows_go_to_a_table_of_their_own(catalog: SqlCatalog, in_task: InTas
     assert xcoms["expectations"][0]["note"] == "2 rows are in sales.bad"
 
 
+def test_a_table_of_bad_rows_gets_the_columns_that_later_rows_have(catalog: SqlCatalog, in_task: InTask) -> None:  # noqa: F811
+    ids = pa.array([None, 1], pa.int64())
+    for run_id, rows in (("r1", pa.table({"id": ids})), ("r2", pa.table({"id": ids, "note": ["new", "x"]}))):
+        with in_task(run_id=run_id):
+            expect(rows).not_null("id").quarantine("sales.bad")
+
+    assert sorted(map(str, catalog.load_table("sales.bad").scan().to_arrow()["note"].to_pylist())) == ["None", "new"]
+
+
 def test_a_proposed_suite_passes_and_finds_what_differs(tmp_path: Path) -> None:
     usual = pa.table({
         "id": range(40), "shop": ["a", "b"] * 20, "amount": [float(n % 7) for n in range(40)], "note": [None, "x"] * 20,
