@@ -95,6 +95,9 @@ def install(app: FastAPI) -> None:
     def invalid(_: Request, error: Exception) -> JSONResponse:
         return response(400, "BadRequestException", f"The request is invalid: {_first(error)}")
 
+    def unsendable(_: Request, error: Exception) -> JSONResponse:
+        return response(400, "BadRequestException", str(error))
+
     def ended(_: Request, error: Exception) -> JSONResponse:
         return response(401, "NotAuthorizedException", str(error))
 
@@ -118,6 +121,7 @@ def install(app: FastAPI) -> None:
 
     app.add_exception_handler(CatalogError, refused)
     app.add_exception_handler(StaleTryError, ended)
+    app.add_exception_handler(PacelineError, unsendable)
     for kind in (RequestValidationError, ValidationError):
         app.add_exception_handler(kind, invalid)
     app.add_exception_handler(HTTPException, http)

@@ -73,6 +73,7 @@ def test_only_an_administrator_registers_a_metadata_file(lake: Lake) -> None:
         ("namespaces", {"namespace": ["a.b"]}, 400),
         ("namespaces", {"namespace": [".."]}, 400),
         ("namespaces", {"namespace": ["sales"]}, 409),
+        ("namespaces/sales%00/tables", {"name": "t", "schema": SCHEMA_JSON}, 400),
         ("nowhere", {}, 404),
         ("tables/rename", {"source": {}, "destination": {}}, 400),
     ],
