@@ -15,6 +15,7 @@ from paceline.exceptions import PacelineError
 from paceline.quality import report
 from paceline.quality.report import Check, Report, Result
 from paceline.tables import writes
+from paceline.tables.conversion import as_arrow
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -145,7 +146,7 @@ class DuckDb:
         from paceline.tables import duckdb_engine
 
         if not isinstance(frame, str | Asset):
-            self._database.register(name, writes.arrow(frame))
+            self._database.register(name, as_arrow(frame))
             return quoted(name)
         if self._catalog is None:
             raise PacelineError(f"The table {frame} can be checked only in a task, which has a catalog.")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.authoring.frames import DataFrameReference
 from paceline.exceptions import PacelineError
 from paceline.tables import definitions, sql, views, writes
+from paceline.tables.conversion import as_arrow
 from paceline.tables.sql import Script, Statement
 from paceline.tables.views import ViewQuery
 from paceline.tables.writes import SOURCE
@@ -128,7 +129,7 @@ class DuckDbEngine:
         return rows
 
     def _result(self, database: DuckDBPyConnection, query: Any, parameters: Mapping[str, Any]) -> pa.Table:
-        return writes.arrow(database.sql(query.sql(dialect="duckdb"), params=_used(query, parameters)).to_arrow_table())
+        return as_arrow(database.sql(query.sql(dialect="duckdb"), params=_used(query, parameters)).to_arrow_table())
 
     def _insert(self, database: DuckDBPyConnection, one: Statement, parameters: Mapping[str, Any]) -> None:
         assert one.target is not None
@@ -190,7 +191,7 @@ class DuckDbEngine:
         database.execute(plain.sql(dialect="duckdb"))
         rows = database.sql(f"from {_COLUMNS}").to_arrow_table()
         database.execute(f"drop table {_COLUMNS}")
-        return writes.arrow(rows)
+        return as_arrow(rows)
 
     def _drop(self, one: Statement) -> None:
         for name in one.writes:
@@ -281,7 +282,7 @@ def _typed(result: DuckDBPyRelation, names: Sequence[str], table: Table) -> pa.T
     kinds = {one.name: _type(str(one.field_type)) for one in table.schema().fields}
     columns = [f"#{place}{f'::{kinds[name]}' if kinds.get(name) else ''} as {_quoted(name)}" for place, name in enumerate(names, 1)]
     try:
-        return writes.arrow(result.project(", ".join(columns)).to_arrow_table())
+        return as_arrow(result.project(", ".join(columns)).to_arrow_table())
     except (duckdb.ConversionException, duckdb.OutOfRangeException) as error:
         reason = str(error).partition("\n")[0]
         raise PacelineError(f"The rows do not have the types of the table {'.'.join(table.name())}: {reason}.") from None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.authoring import running, zones
 from paceline.authoring.asset import TABLE, Asset
 from paceline.exceptions import PacelineError
+from paceline.tables.conversion import as_arrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -138,34 +139,7 @@ def _writer(table: str | Asset, frame: Any) -> FrameWriter | SparkWriter:
     # In an application, there is a session without a task.
     if hasattr(frame, "sparkSession"):
         return SparkWriter(name, frame)
-    return FrameWriter(catalog_of(_context()), name, arrow(frame))
-
-
-def arrow(frame: Any) -> pa.Table:
-    """A frame of pandas, Polars, DuckDB or Arrow as an Arrow table, with times in microseconds as Iceberg has them."""
-    import pyarrow as pa
-
-    if hasattr(frame, "iloc"):
-        table = pa.Table.from_pandas(frame, preserve_index=False)
-    elif isinstance(frame, pa.RecordBatchReader):
-        table = frame.read_all()
-    elif hasattr(frame, "collect") and not hasattr(frame, "__arrow_c_stream__"):
-        table = frame.collect().to_arrow()
-    else:
-        try:
-            table = pa.table(frame)
-        except TypeError:
-            raise PacelineError(
-                f"A table takes rows of Arrow, pandas, Polars, DuckDB or Spark, not {type(frame).__name__}."
-            ) from None
-    fields = [one.with_type(pa.timestamp("us", one.type.tz)) if _is_ns(one.type) else one for one in table.schema]
-    return table.cast(pa.schema(fields))
-
-
-def _is_ns(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_timestamp(kind)) and kind.unit != "us"
+    return FrameWriter(catalog_of(_context()), name, as_arrow(frame))
 
 
 @dataclass(frozen=True)

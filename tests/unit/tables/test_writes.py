@@ -1,6 +1,6 @@
 """Writes that a repeated run replaces, on real Iceberg tables."""
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 import duckdb
@@ -136,3 +136,35 @@ def test_what_is_no_table_and_no_frame_is_refused(in_task: InTask) -> None:
             append_once("orders", pa.table({"id": [1]}))
         with pytest.raises(PacelineError, match="not int"):
             append_once("sales.orders", 7)
+
+
+@pytest.mark.parametrize(
+    ("frame", "kind", "value"),
+    [
+        (pd.DataFrame({"a": pd.to_datetime(["2026-01-02 01:02:03.123456789"])}), "timestamp",
+         datetime(2026, 1, 2, 1, 2, 3, 123456)),
+        (pd.DataFrame({"a": pd.to_datetime(["2026-01-02 01:00"]).tz_localize("Europe/Berlin")}), "timestamptz",
+         datetime(2026, 1, 2, tzinfo=UTC)),
+        (pa.table({"a": pa.array([{"t": datetime(2026, 1, 2)}], pa.struct([("t", pa.timestamp("ns"))]))}),
+         "struct<3: t: optional timestamp>", {"t": datetime(2026, 1, 2)}),
+        (pl.DataFrame({"a": ["x"]}, schema={"a": pl.Categorical}), "string", "x"),
+        (pl.DataFrame({"a": ["x"]}, schema={"a": pl.Enum(["x", "y"])}), "string", "x"),
+        (pl.DataFrame({"a": [time(1, 2)]}), "time", time(1, 2)),
+        (pa.table({"a": pa.array([date(2026, 1, 2)], pa.date64())}), "date", date(2026, 1, 2)),
+    ],
+)  # fmt: skip
+def test_values_get_the_types_that_iceberg_has(catalog: SqlCatalog, in_task: InTask, frame: Any, kind: str, value: Any) -> None:
+    for run_id in ("r1", "r2"):  # creates the table, and appends to it
+        with in_task(run_id=run_id):
+            append_once("sales.typed", frame)
+
+    table = catalog.load_table("sales.typed")
+    assert str(table.schema().find_field("a").field_type) == kind
+    assert table.scan().to_arrow()["a"].to_pylist() == [value, value]
+
+
+def test_a_column_without_null_stays_one(catalog: SqlCatalog, in_task: InTask) -> None:
+    with in_task():
+        append_once("sales.typed", pa.table({"a": [1]}, schema=pa.schema([pa.field("a", pa.int64(), nullable=False)])))
+
+    assert catalog.load_table("sales.typed").schema().find_field("a").required
