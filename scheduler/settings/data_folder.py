@@ -74,10 +74,10 @@ def delete_run(data_url: str, dag_id: str, run_id: str, run_key: int) -> None:
         _delete(urls, root=data_url)
 
 
-def size_bytes(url: str) -> int:
-    """Return the total size of all files in a folder, in bytes."""
+def sizes(url: str) -> dict[str, int]:
+    """Return the size of each file in a folder, in bytes, by its path in the file system of `url`."""
     files, path = _files(url)
-    return int(files.du(path))
+    return {name: int(entry["size"]) for name, entry in files.find(path, detail=True).items()}
 
 
 def _run_url(data_url: str, dag_id: str, run_id: str) -> str:

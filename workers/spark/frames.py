@@ -8,7 +8,6 @@ in object stores, and without marker files.
 import json
 import re
 import sys
-import threading
 from collections.abc import Collection
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -25,9 +24,6 @@ from scheduler.store.worker.claims import Claim
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Seconds to wait, after the write, for Spark's count of the written rows; else it is read from the files. Spark never reports
-#: it for a DataFrame without partitions.
-COUNT_TIMEOUT_S = 1.0
 #: Turns off Hadoop's protection of readers against unfinished jobs, since the report of the try protects them. Each of its files
 #: and folders costs milliseconds, because Hadoop starts a `chmod` for it.
 WRITTEN_ONCE = {"mapreduce.fileoutputcommitter.algorithm.version": "2", "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
@@ -40,6 +36,8 @@ WRITTEN_AS = {
 }
 #: DataFrames of one task that are written in parallel.
 WRITERS = 3
+#: Files whose rows are counted in parallel: a request to an object store takes tens of milliseconds.
+READERS = 16
 #: Errors of file systems that cannot store data, and the reasons to show.
 _REFUSALS = {
     r"No space left on device|Disk quota exceeded|DSQuotaExceeded|not enough space|File too large": "no space left",
@@ -135,11 +133,14 @@ def _all_written(frames: dict[int, Returned], operator: AbstractOperator, folder
     """Write the DataFrames in parallel, because planning one, or writing a small one, uses only one core."""
     from pyspark import __version__, inheritable_thread_target
 
-    first = next(iter(frames.values())).frame
     for one in frames.values():
         for key, value in WRITTEN_AS.items():
             # Set in the session, since a writer has no such options. The session ends after this with its task.
             one.frame.sparkSession.conf.set(key, value)
+    if len(frames) == 1:
+        # Another thread would need a connection of its own to the JVM.
+        return {key: _written(one.frame, one.url(folder), one.columns(operator), operator.task_id) for key, one in frames.items()}
+    first = next(iter(frames.values())).frame
     pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="write")
     try:
         # Before Spark 4.0, it takes only the function itself.
@@ -161,17 +162,14 @@ def _all_written(frames: dict[int, Returned], operator: AbstractOperator, folder
 
 
 def _written(frame: "DataFrame", url: str, columns: Collection[str], task_id: str) -> DataFrameReference:
-    from pyspark.sql import Observation, functions
-
     if frame.isStreaming:
         raise FailTask("A streaming DataFrame cannot be returned: write it with writeStream, and return its path.")
     left_out = tuple(name for name in frame.columns if name not in columns)
     if left_out:
         frame = frame.select(*(f"`{name.replace('`', '``')}`" for name in columns))
-    observation = Observation()
     try:
-        frame.observe(observation, functions.count(functions.lit(1)).alias("rows")).write.options(**WRITTEN_ONCE).parquet(url)
-        size = data_folder.size_bytes(url)
+        frame.write.options(**WRITTEN_ONCE).parquet(url)
+        sizes = data_folder.sizes(url)
     except Exception as error:
         reason = refusal(str(error))
         if reason is None:
@@ -179,14 +177,13 @@ def _written(frame: "DataFrame", url: str, columns: Collection[str], task_id: st
         raise DataFrameNotWrittenError(
             f"The returned DataFrame could not be written to {url}: {reason}. Fix that, or set paths.data_url to another place."
         ) from error
-    if size == 0:
+    if not sizes:
         raise DataFrameNotWrittenError(
             f"Spark wrote the returned DataFrame to {url}, and this worker finds no files there: set paths.data_url to a place "
             "that the Spark server and the workers share."
         )
-    rows = _observed(observation)
     return DataFrameReference(
-        url=url, schema=json.loads(frame.schema.json()), rows=_counted(url) if rows is None else rows, bytes=size,
+        url=url, schema=json.loads(frame.schema.json()), rows=_rows(url, sizes), bytes=sum(sizes.values()),
         left_out=left_out, task_id=task_id if left_out else "",
     )  # fmt: skip
 
@@ -196,28 +193,15 @@ def refusal(text: str) -> str | None:
     return next((reason for pattern, reason in _REFUSALS.items() if re.search(pattern, text)), None)
 
 
-def _observed(observation: Any) -> int | None:
-    """Spark's count of the rows that were written; None if Spark does not report it.
-
-    In a thread, because `get` waits forever if Spark drops the event with the count.
-    """
-    counts: list[int] = []
-
-    def read() -> None:
-        found = observation.get
-        if "rows" in found:  # a Connect server may send none
-            counts.append(int(found["rows"]))
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    reader.join(COUNT_TIMEOUT_S)
-    return counts[0] if counts else None
-
-
-def _counted(url: str) -> int:
-    """The number of rows according to the metadata of the files."""
+def _rows(url: str, names: Collection[str]) -> int:
+    """The number of rows according to the footers of the files. Spark would count them one by one while it writes them."""
     import fsspec
     from pyarrow import parquet
 
-    files, path = fsspec.url_to_fs(url)
-    return sum(parquet.read_metadata(name, filesystem=files).num_rows for name in files.glob(f"{path}/*.parquet"))
+    files, _ = fsspec.url_to_fs(url)
+
+    def count(name: str) -> int:
+        return int(parquet.read_metadata(name, filesystem=files).num_rows)
+
+    with ThreadPoolExecutor(READERS, thread_name_prefix="count") as pool:
+        return sum(pool.map(count, [name for name in names if name.endswith(".parquet")]))

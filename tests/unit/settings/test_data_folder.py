@@ -92,7 +92,7 @@ def test_an_object_store_is_used_through_fsspec() -> None:
     for one in (mine, replace(mine, map_index=1), replace(mine, run_key=8)):
         files.pipe(f"{one.url}/part.parquet", b"12345")
 
-    assert data_folder.size_bytes(mine.url) == 5
+    assert sum(data_folder.sizes(mine.url).values()) == 5
     data_folder.delete_run(mine.data_url, "d", "r", 7)
 
     assert files.find("memory://bucket/data") == [f"/{replace(mine, run_key=8).url.removeprefix('memory://')}/part.parquet"]

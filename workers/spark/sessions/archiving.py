@@ -33,17 +33,13 @@ def rehearse(spark: "SparkSession", folder: Path) -> None:
 
 
 def _through_files(spark: "SparkSession", folder: Path) -> "DataFrame":
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as F
-
     orders = spark.range(ROWS).selectExpr(
         "cast(id as int) as id", "cast(id % 5 as int) as customer", "id * 1.5 as price", "cast(id as decimal(12, 2)) as tax",
         "timestamp'2026-01-01' + make_interval(0, 0, 0, 0, cast(id as int)) as at", "if(id % 10 = 0, null, 'note') as note",
     )  # fmt: skip
     orders.coalesce(1).write.csv(f"{folder}/csv", header=True)
     read = spark.read.csv(f"{folder}/csv", schema=orders.schema, header=True, enforceSchema=False, nullValue="NA", mode="FAILFAST")
-    seen = Observation()
-    read.observe(seen, F.count(F.lit(1)).alias("rows")).write.parquet(f"{folder}/parquet")
+    read.write.parquet(f"{folder}/parquet")
     return spark.read.parquet(f"{folder}/parquet")
 
 
