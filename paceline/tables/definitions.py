@@ -31,7 +31,7 @@ class Definition:
     has_rows: bool
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
-        """The columns of a query or of an empty table, without null where the definition says so."""
+        """The columns of a query or of an empty table, without null where it is NOT NULL."""
         import pyarrow as pa
 
         return pa.schema([one.with_nullable(one.nullable and one.name not in self.required) for one in schema])

@@ -30,7 +30,7 @@ log = logging.getLogger("paceline.tables")
 
 #: Iceberg's property of a table that lets nobody delete its files.
 ENABLED = "gc.enabled"
-#: How often a removal begins anew because a task was faster. The first attempt reads the metadata of all versions, the next ones
+#: How often a removal begins again because a task was faster. The first attempt reads the metadata of all versions, the next ones
 #: only what is new, so they are short.
 ATTEMPTS = 5
 #: Who removes snapshots that are old.

@@ -170,7 +170,7 @@ def places(table: TableMetadata) -> list[str]:
 
 
 def owns(tables: Iterable[TableMetadata], location: str) -> bool:
-    """Whether a file is in a folder of one of these tables. Any other belongs to somebody else, as what `add_files` has added."""
+    """Whether a file is in a folder of one of these tables. Any other may have another owner, as what `add_files` has added."""
     return any(_is_inside(_url(location), folder) for folder in {place for one in tables for place in places(one)})
 
 
