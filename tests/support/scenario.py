@@ -140,7 +140,7 @@ class Scenario:
         """Run one iteration of every scheduler, in random order. `poll` makes every service due, except retention after the first
         turn: its interval is an hour, and it takes a fifth of the transactions of a turn.
         """
-        self._beat()
+        self.beat()
         for scheduler in random.sample(self.schedulers, len(self.schedulers)):
             if poll:
                 for name, timer in scheduler.timers.items():
@@ -148,7 +148,7 @@ class Scenario:
                         timer.due_at = 0.0
             scheduler.run_once()
 
-    def _beat(self) -> None:
+    def beat(self) -> None:
         """Send the heartbeat of the worker, so that a slow machine does not lose it. A heartbeat that a test has aged stays old."""
         if self.settings.worker.heartbeat_timeout >= SLOWEST_BEAT_S:
             self.sql(

@@ -24,8 +24,8 @@ __all__ = ["jvm", "lake", "settings"]
 BATCHES = int(os.environ.get("MERGE_BATCHES", "6"))
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(7200 if BATCHES > 25 else 300)]
 SEED = int(os.environ.get("MERGE_SEED", "20261128"))
-#: Of one table, before the next one begins with other properties. A worker without a heartbeat for two minutes is lost.
-OF_TABLE = 10
+#: Of one table, before the next one begins with other properties.
+OF_TABLE = 25
 CONDITIONS = ("t.v > s.v", "s.v % 2 = 0", "t.v is null", "s.name < t.name", "t.id % 3 = 1")
 OF_SOURCE = ("s.v > 20", "s.name is not null", "s.id % 2 = 0")
 OF_TARGET = ("t.v > 25", "t.name is null", "t.id % 4 = 0")
@@ -93,6 +93,7 @@ def test_a_merge_of_spark_is_that_of_duckdb(lake: Lake, jvm: WarmJvm) -> None:
             spark.sql(f"insert into {name} {literal(start)}")
             ours.sql(f"create table t as {literal(start)}")
             for number in range(count):
+                lake.scenario.beat()
                 rows, when = literal(source(chance)), clauses(chance)
                 spark.sql(f"merge into {name} t using ({rows}) s on t.id = s.id {when}")
                 ours.sql(f"merge into t using ({rows}) s on t.id = s.id {when}")

@@ -19,7 +19,7 @@ from support.scenario import Scenario, dag
 from support.tables import SCHEMA, Lake, ids, rows
 
 from paceline.states import TaskState
-from scheduler.catalog import expire
+from scheduler.catalog import expire, gc
 from scheduler.messaging.publisher import Publisher
 from scheduler.messaging.wakeups import Wakeups
 from scheduler.process import fault_points
@@ -115,6 +115,7 @@ class Order:
         """Remove what no later run needs."""
         self.read()
         settings, engine = self._lake.scenario.settings, self._lake.scenario.engine
+        gc.collect(settings, engine, older_s=0)  # the tries, which hold what they have read
         for name in TABLES:
             self.removed += expire.expire(settings, engine, "sales", name, before=datetime.now(UTC), by="ada").snapshots
 
