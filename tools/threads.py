@@ -18,7 +18,6 @@ OTHERS = {
     "scheduler/store/worker/hot_path.py": "closes one idle connection",
     "workers/waiter/waiter.py": "only names the trigger that blocks the event loop",
     "workers/process/progress.py": "lives as long as a task, whose progress it shows",
-    "workers/spark/frames.py": "reads one count",
     "workers/spark/clusters/connect.py": "sends one interrupt",
     "workers/spark/sessions/session_pool.py": "closes one server",
     "workers/spark/sessions/session.py": "cancels one job",
