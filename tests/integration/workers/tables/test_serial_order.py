@@ -123,9 +123,12 @@ class Order:
 def run(scenario: Scenario, writers: list[Writer], messages: "queue.Queue[tuple[int, str] | None]") -> None:
     """Queue what may run, until the run has ended."""
     ended = writers[0].ended
+    # A message that waits here is not in the broker, so it is sent again; a writer that repeats a claim must have it alone.
+    seen: set[tuple[int, str]] = set()
     while scenario.rows("select 1 from dag_run where state in ('queued', 'running')"):
         scenario.turn()
-        for message in scenario.messages():
+        for message in set(scenario.messages()) - seen:
+            seen.add(message)
             messages.put(message)
         with contextlib.suppress(queue.Empty):
             for _ in range(QUEUED // 4):
