@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-from pathlib import Path
 
 import psutil
 import pytest
@@ -34,8 +33,9 @@ OPEN = "select count(*) from pg_stat_activity where application_name = 'paceline
 def pooler_of(stack: Stack) -> psutil.Process | None:
     with contextlib.suppress(psutil.Error):
         for child in psutil.Process(stack.pid("worker-1")).children():
-            if Path(f"/proc/{child.pid}/comm").read_text(encoding="ascii").strip() == pooler_process.NAME:
-                return child
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if child.name() == pooler_process.NAME:
+                    return child
     return None
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import fsspec
 import pytest
-from support.processes import free_port
+from support.processes import free_port, is_running
 from support.waiting import eventually
 
 from paceline.authoring.connection import Connection
@@ -236,7 +236,7 @@ def test_git_that_hangs_is_ended(reading: Reading, tmp_path: Path, monkeypatch: 
     problem = reading.bundle()[1]
     assert problem == "git+https://git.example.org/sales did not answer within 1 s (bundles.read_timeout)."
     pid = int((program.parent / "pid").read_text())
-    eventually(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split(), timeout=30)
+    eventually(lambda: not is_running(pid), timeout=30)
 
 
 def test_a_repository_behind_a_git_daemon_is_read(reading: Reading, repository: Repository) -> None:

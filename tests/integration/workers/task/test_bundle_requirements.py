@@ -3,7 +3,6 @@
 import functools
 import io
 import json
-import os
 import re
 import textwrap
 import zipfile
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.notices import notify
+from support.processes import is_running
 from support.run_actions import mark_
 from support.waiting import eventually
 
@@ -252,11 +252,4 @@ def test_nothing_of_a_worker_that_is_killed_stays(deploys: Deploys, bench: Bench
 
     bench.workers[0].process.kill()
 
-    def is_gone() -> bool:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
-        return "Z" in Path(f"/proc/{pid}/stat").read_text().split()
-
-    eventually(is_gone, timeout=30)
+    eventually(lambda: not is_running(pid), timeout=30)
