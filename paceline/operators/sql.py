@@ -127,8 +127,7 @@ class SQLExecuteQueryOperator(Operator):
         if self.engine != "connection" and not isinstance(parameters, Mapping | XComArg | None):
             raise arguments.refuse(f"parameters must be a dict with a value for each :name in the SQL, not {parameters!r}.")
         self.dialect = dialect or (None if self.engine == "connection" else self.engine)
-        self.write = arguments.choice("write", write, WRITES)
-        self.write_by = write_by
+        self.write, self.write_by = arguments.choice("write", write, WRITES), write_by
         if write_by is not None and write != "overwrite_by_logical_date":
             raise arguments.refuse("write_by names the column of write='overwrite_by_logical_date'; pass both, or none.")
         if self.engine == "connection" and (write != "append" or edges):
@@ -138,8 +137,7 @@ class SQLExecuteQueryOperator(Operator):
         if wrong := [one for one in self.checks if not callable(getattr(one, "check", None))]:
             raise arguments.refuse(f"checks takes suites, such as [expect('sales.orders').rows(1)], not {wrong[0]!r}.")
         self.max_rows = arguments.integer("max_rows", max_rows, least=1)
-        self.autocommit, self.return_last = autocommit, return_last
-        self.split_statements = split_statements
+        self.autocommit, self.split_statements, self.return_last = autocommit, split_statements, return_last
         self.handler, self.output_processor = handler, output_processor
         self.hook_params: Any = hook_params
         self.spark_conf = arguments.mapping("conf", conf or {})

@@ -1,4 +1,4 @@
-"""Compares reproductions that have ended and that nobody has asked about, in processes of their own, one after the other.
+"""Compares ended reproductions whose result nobody has asked for, in processes of their own, one after the other.
 
 So the result is stored before prune deletes the tables. The scheduler decides meanwhile: the process has the lowest priority, and a
 limit of its time. A scheduler that stops ends it; another one begins again.
