@@ -7,8 +7,9 @@ from paceline.exceptions import PacelineError
 from scheduler.api.access import ADMINISTER, OPERATE, VIEW, at_least, tags_with
 from scheduler.api.login import Logins
 from scheduler.catalog import access, app
+from scheduler.catalog.access import Caller
 from scheduler.catalog.errors import UnauthorizedError
-from scheduler.catalog.tables import Caller, Tables
+from scheduler.catalog.tables import Tables
 from scheduler.settings import Settings
 from scheduler.store.accounts.accounts import Account
 

@@ -1,13 +1,14 @@
-"""Access to the catalog: what a program needs to use it, and which tasks and accounts may use a namespace.
+"""Access to the catalog: what a program needs to use it, who sends a request, and which tasks and accounts may use a namespace.
 
 A namespace is open unless it, or a namespace above it, has the property `paceline.writers` or `paceline.readers`: a list, separated
 by commas, of `dag:<id>`, `tag:<tag of a DAG>` and `bundle:<name>`, or `*` for all tasks. Writers may read too.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from scheduler.store.tables.namespaces import READERS, WRITERS
+from scheduler.store.tables.pointers import Pinned
 
 PREFIX = "paceline."
 
@@ -30,6 +31,31 @@ class Access:
     def properties(self) -> dict[str, str]:
         """What `pyiceberg.catalog.load_catalog` needs."""
         return {"type": "rest", "uri": self.uri, "token": self.token, "warehouse": self.warehouse, **self.storage}
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sends a request: a running try, or a person with what the account may do."""
+
+    name: str
+    attempt: Pinned | None = None
+    address: str = ""
+    may_write: bool = False
+    #: Whether the caller may make a table of any metadata file in the warehouse, and say who uses a namespace.
+    is_admin: bool = False
+    #: The digest of the request, if it has an idempotency key: it is done once.
+    request: bytes | None = None
+    #: Whether the caller may read a namespace with these properties or, with True, write to it; None for a try.
+    may_use: Callable[[dict[str, str], bool], bool] | None = None
+
+    def own(self, namespace: str) -> str:
+        """The namespace in which the caller writes what it calls this namespace: that of a reproduction is its own."""
+        return namespace if self.attempt is None else self.attempt.own(namespace)
+
+    @property
+    def reproduces(self) -> bool:
+        """Whether it is a try of a reproduction."""
+        return self.attempt is not None and self.attempt.scratch is not None
 
 
 #: In a list: all tasks.

@@ -10,8 +10,9 @@ from fastapi.responses import JSONResponse
 from pyiceberg.view.metadata import ViewMetadata
 
 from scheduler.catalog import commits, errors, files
+from scheduler.catalog.access import Caller
 from scheduler.catalog.errors import CatalogError, NoSuchTableError, UnauthorizedError
-from scheduler.catalog.tables import Caller, Tables
+from scheduler.catalog.tables import Tables
 from scheduler.catalog.views import Views
 from scheduler.store.tables import publish
 
@@ -123,7 +124,7 @@ def create(tables: Tables, authenticate: Authenticate) -> FastAPI:
 def _namespaces(app: FastAPI, tables: Tables, asks: Any, content: Any) -> None:
     @app.get("/v1/namespaces")
     def list_namespaces(caller: Caller = asks, parent: str | None = None) -> Any:
-        found = tables.namespaces(caller, _dotted(parent) if parent else None)
+        found = tables.namespaces.listed(caller, _dotted(parent) if parent else None)
         return {"namespaces": [name.split(".") for name in found]}
 
     @app.post("/v1/namespaces")
@@ -133,28 +134,28 @@ def _namespaces(app: FastAPI, tables: Tables, asks: Any, content: Any) -> None:
             raise CatalogError("A namespace needs its name as a list, and its properties as an object.")
         files.check_name("namespace", *(str(part) for part in parts))
         properties = {str(key): str(value) for key, value in properties.items()}
-        tables.create_namespace(caller, ".".join(parts), properties)
+        tables.namespaces.create(caller, ".".join(parts), properties)
         return {"namespace": parts, "properties": properties}
 
     @app.get(ONE)
     def load_namespace(namespace: str, caller: Caller = asks) -> Any:
         name = _dotted(namespace)
-        return {"namespace": name.split("."), "properties": tables.properties(caller, name)}
+        return {"namespace": name.split("."), "properties": tables.namespaces.properties(caller, name)}
 
     @app.head(ONE)
     def has_namespace(namespace: str, caller: Caller = asks) -> Response:
-        tables.properties(caller, _dotted(namespace))
+        tables.namespaces.properties(caller, _dotted(namespace))
         return Response(status_code=204)
 
     @app.delete(ONE)
     def drop_namespace(namespace: str, caller: Caller = asks) -> Response:
-        tables.drop_namespace(caller, _dotted(namespace))
+        tables.namespaces.drop(caller, _dotted(namespace))
         return Response(status_code=204)
 
     @app.post(f"{ONE}/properties")
     def update_properties(namespace: str, caller: Caller = asks, body: dict[str, Any] = content) -> Any:
         updates, removals = body.get("updates") or {}, body.get("removals") or []
-        updated, removed, missing = tables.update_namespace(
+        updated, removed, missing = tables.namespaces.update(
             caller, _dotted(namespace), {str(key): str(value) for key, value in updates.items()}, [str(key) for key in removals]
         )
         return {"updated": updated, "removed": removed, "missing": missing}

@@ -10,9 +10,10 @@ from pyiceberg.table import CommitTableRequest, CommitTableResponse, Table, Tabl
 from sqlalchemy import Engine
 
 from paceline.exceptions import ConflictError, NotFoundError
+from scheduler.catalog.access import Caller
 from scheduler.catalog.errors import CommitFailedError
 from scheduler.catalog.files import Metadata
-from scheduler.catalog.tables import Caller, Tables
+from scheduler.catalog.tables import Tables
 from scheduler.settings import Settings
 from scheduler.store.db.database import transact
 from scheduler.store.tables import folders, pointers

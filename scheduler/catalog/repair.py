@@ -16,8 +16,9 @@ from sqlalchemy import Engine
 
 from paceline.exceptions import ConflictError, NotFoundError, PacelineError
 from scheduler.catalog import files
+from scheduler.catalog.access import Caller
 from scheduler.catalog.errors import CommitFailedError
-from scheduler.catalog.tables import Caller, Tables
+from scheduler.catalog.tables import Tables
 from scheduler.settings import Settings
 from scheduler.store.db import clock
 from scheduler.store.db.database import transact

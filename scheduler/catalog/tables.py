@@ -9,8 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from pyiceberg.table.metadata import TableMetadata
@@ -18,22 +17,22 @@ from sqlalchemy import Connection, Engine
 from tenacity import stop_after_delay
 
 from paceline.exceptions import StaleTryError
-from scheduler.catalog import access, commits, files, scratch, streaming
+from scheduler.catalog import commits, files, scratch, streaming
+from scheduler.catalog.access import Caller
 from scheduler.catalog.errors import (
     CatalogError,
     CommitFailedError,
     ExistsError,
     ForbiddenError,
-    NoSuchNamespaceError,
     NoSuchTableError,
-    NotEmptyError,
 )
 from scheduler.catalog.files import Metadata, Warehouse
+from scheduler.catalog.namespaces import Namespaces
 from scheduler.process import fault_points
 from scheduler.settings import Settings
 from scheduler.store.accounts import audit
 from scheduler.store.db import database
-from scheduler.store.tables import folders, history, namespaces, pointers, publish, tries
+from scheduler.store.tables import folders, history, pointers, publish, tries
 from scheduler.store.tables.pointers import Change, Pinned, Pointer
 
 log = logging.getLogger("paceline.tables")
@@ -42,31 +41,6 @@ T = TypeVar("T")
 PATIENCE_S, PAUSE_S = 30.0, 0.2
 #: Tables, each with a try that has read it, that stay in memory: each is noted once.
 USES = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who sends a request: a running try, or a person with what the account may do."""
-
-    name: str
-    attempt: Pinned | None = None
-    address: str = ""
-    may_write: bool = False
-    #: Whether the caller may make a table of any metadata file in the warehouse, and say who uses a namespace.
-    is_admin: bool = False
-    #: The digest of the request, if it has an idempotency key: it is done once.
-    request: bytes | None = None
-    #: Whether the caller may read a namespace with these properties or, with True, write to it; None for a try.
-    may_use: Callable[[dict[str, str], bool], bool] | None = None
-
-    def own(self, namespace: str) -> str:
-        """The namespace in which the caller writes what it calls this namespace: that of a reproduction is its own."""
-        return namespace if self.attempt is None else self.attempt.own(namespace)
-
-    @property
-    def reproduces(self) -> bool:
-        """Whether it is a try of a reproduction."""
-        return self.attempt is not None and self.attempt.scratch is not None
 
 
 class Tables:
@@ -78,80 +52,21 @@ class Tables:
         self._noted = functools.lru_cache(maxsize=USES)(self._note)
         self._copied = functools.lru_cache(maxsize=USES)(self._copy)
         self._transact = database.until_answered(engine, pause_s=PAUSE_S, stop=stop_after_delay(PATIENCE_S))
+        self.namespaces = Namespaces(self.catalog, self._transact)
 
     def caller(self, token: str) -> Caller | None:
         """The running try with a token; None if there is none."""
         attempt: Pinned | None = self._transact(tries.of_token, token)
         return None if attempt is None else Caller(attempt.name, attempt, may_write=True)
 
-    def namespaces(self, caller: Caller, parent: str | None) -> list[str]:
-        """The namespaces directly below another one, or at the top."""
-        if parent is not None:
-            self.properties(caller, parent)
-        depth = 0 if parent is None else parent.count(".") + 1
-        every: list[str] = self._transact(namespaces.visible, self.catalog, caller.attempt)
-        found = {".".join(name.split(".")[: depth + 1]) for name in every if parent is None or name.startswith(f"{parent}.")}
-        return sorted(found)
-
-    def create_namespace(self, caller: Caller, name: str, properties: Mapping[str, str]) -> None:
-        """Create a namespace, at once: it stays if the try fails."""
-        self._check_writes(caller)
-        files.check_name("namespace", *name.split("."))
-        if "." in name:
-            self.check_use(caller, name.rpartition(".")[0], writes=True)
-        is_there = caller.reproduces and self._transact(namespaces.properties, self.catalog, name) is not None
-        if is_there or not self._transact(_once, caller, namespaces.create, self.catalog, caller.own(name), properties):
-            raise ExistsError(f"Namespace already exists: {name}")
-
-    def properties(self, caller: Caller, name: str, *, writes: bool = False) -> dict[str, str]:
-        """The properties of a namespace that the caller may read; with `writes`, also change."""
-        found: dict[str, str] | None = self._transact(namespaces.properties, self.catalog, name)
-        if caller.reproduces and (own := self._transact(namespaces.properties, self.catalog, caller.own(name))) is not None:
-            found = {**(found or {}), **own}
-        if found is None and (caller.attempt is None or not self._names(caller, name)):
-            every: list[str] = self._transact(namespaces.visible, self.catalog, caller.attempt)
-            if not any(one.startswith(f"{name}.") for one in every):
-                raise NoSuchNamespaceError(f"Namespace does not exist: {name}")
-        found = found or {}
-        if writes:
-            self._check_writes(caller)
-        self.check_use(caller, name, writes=writes)
-        return found
-
-    def update_namespace(
-        self, caller: Caller, name: str, updates: Mapping[str, str], removals: Sequence[str]
-    ) -> tuple[list[str], list[str], list[str]]:
-        """Change the properties of a namespace. Returns those that were updated, removed and missing."""
-        before = self.properties(caller, name, writes=True)
-        if not caller.is_admin and any(key.startswith(access.PREFIX) for key in (*updates, *removals)):
-            raise ForbiddenError(
-                f"An administrator says who uses the namespace {name} ({namespaces.WRITERS}, {namespaces.READERS})."
-            )
-        if both := set(updates) & set(removals):
-            raise CatalogError(f"The property {min(both)} is both set and removed: choose one.")
-        if self.is_done(caller):
-            return sorted(updates), sorted(set(removals)), []
-        self._transact(_once, caller, namespaces.update, self.catalog, caller.own(name), updates, removals)
-        return sorted(updates), sorted(set(removals) & set(before)), sorted(set(removals) - set(before))
-
-    def drop_namespace(self, caller: Caller, name: str) -> None:
-        """Delete an empty namespace, at once."""
-        if self.is_done(caller):
-            return
-        self.properties(caller, name, writes=True)
-        if caller.reproduces and self._transact(namespaces.properties, self.catalog, caller.own(name)) is None:
-            return  # that of everybody stays
-        if not self._transact(_once, caller, namespaces.drop, self.catalog, caller.own(name)):
-            raise NotEmptyError(f"The namespace {name} is not empty: drop its tables and namespaces first.")
-
     def names(self, caller: Caller, namespace: str, *, views: bool = False) -> list[str]:
         """The tables of a namespace, or its views."""
-        self.properties(caller, namespace)
+        self.namespaces.properties(caller, namespace)
         return self._names(caller, namespace, views=views)
 
     def load(self, caller: Caller, namespace: str, name: str) -> Metadata:
         """The metadata of a table."""
-        self.check_use(caller, namespace, writes=False)
+        self.namespaces.check_use(caller, namespace, writes=False)
         found = self._found(caller, namespace, name)
         if caller.attempt is not None:
             self._noted(caller.attempt, namespace, name, found.table.location)
@@ -159,12 +74,12 @@ class Tables:
 
     def create(self, caller: Caller, namespace: str, request: Mapping[str, Any]) -> tuple[TableMetadata, str | None]:
         """Create a table. Returns its metadata and where that is: nowhere if the table is only staged. ExistsError."""
-        self.properties(caller, namespace, writes=True)
+        self.namespaces.properties(caller, namespace, writes=True)
         if caller.reproduces:
             request = scratch.without_places(request)
         table, staged = commits.created(self.warehouse, caller.own(namespace), request)
         name = str(request["name"])
-        is_done, pointer = self.is_done(caller), self.pointer(caller, namespace, name)
+        is_done, pointer = self.namespaces.is_done(caller), self.pointer(caller, namespace, name)
         if pointer.location is not None and not is_done:
             raise taken(TABLE, pointer.location, f"{namespace}.{name}")
         if not is_done:
@@ -191,8 +106,8 @@ class Tables:
         changes = []
         streams = False
         for namespace in sorted({namespace for namespace, _ in wanted}):
-            self.properties(caller, namespace, writes=True)
-        if self.is_done(caller):
+            self.namespaces.properties(caller, namespace, writes=True)
+        if self.namespaces.is_done(caller):
             return {key: self._found(caller, *key) for key in wanted}
         for (namespace, name), request in wanted.items():
             files.check_name("table", name)
@@ -249,9 +164,9 @@ class Tables:
 
     def drop(self, caller: Caller, namespace: str, name: str) -> None:
         """Drop a table. Its files stay until nothing needs them."""
-        if self.is_done(caller):
+        if self.namespaces.is_done(caller):
             return
-        self.properties(caller, namespace, writes=True)
+        self.namespaces.properties(caller, namespace, writes=True)
         location = self.pointer(caller, namespace, name).location
         if location is None or pointers.is_view(location):
             raise NoSuchTableError(f"Table does not exist: {namespace}.{name}")
@@ -259,10 +174,10 @@ class Tables:
 
     def rename(self, caller: Caller, source: tuple[str, str], target: tuple[str, str]) -> None:
         """Give a table another name, also in another namespace. Its files stay where they are."""
-        if self.is_done(caller):
+        if self.namespaces.is_done(caller):
             return
         for namespace in {source[0], target[0]}:
-            self.properties(caller, namespace, writes=True)
+            self.namespaces.properties(caller, namespace, writes=True)
         files.check_name("table", target[1])
         metadata = self._found(caller, *source)
         self.check_free(caller, source, target)
@@ -277,19 +192,19 @@ class Tables:
 
     def register(self, caller: Caller, namespace: str, name: str, location: str, *, overwrite: bool) -> Metadata:
         """Make a table of a metadata file that is in the warehouse already. Only for people who may see all files there."""
-        self.properties(caller, namespace, writes=True)
+        self.namespaces.properties(caller, namespace, writes=True)
         if not caller.is_admin:
             raise ForbiddenError("A metadata file of the warehouse is registered by an administrator only.")
         files.check_name("table", name)
         self.warehouse.check_metadata(location)
         pointer = self.pointer(caller, namespace, name)
-        may_replace = (overwrite or self.is_done(caller)) and not pointers.is_view(pointer.location)
+        may_replace = (overwrite or self.namespaces.is_done(caller)) and not pointers.is_view(pointer.location)
         if pointer.location is not None and not may_replace:
             raise taken(TABLE, pointer.location, f"{namespace}.{name}")
         metadata = self._read(location)
         files.check_format(metadata.table.format_version)
         self.warehouse.check_metadata(f"{metadata.table.location}/metadata")
-        if self.is_done(caller):
+        if self.namespaces.is_done(caller):
             return metadata
         facts = files.facts(metadata.table, None)
         change = Change(namespace=namespace, name=name, expected=pointer.location, location=location, facts=facts, is_new=False)
@@ -364,28 +279,9 @@ class Tables:
             if other is not None:
                 raise ForbiddenError(f"The files of a table cannot be in {other}, the folder of another one: choose another place.")
 
-    def _check_writes(self, caller: Caller) -> None:
-        if not caller.may_write:
-            raise ForbiddenError(f"{caller.name} may only read tables.")
-
-    def check_use(self, caller: Caller, namespace: str, *, writes: bool) -> None:
-        """ForbiddenError for a namespace that is restricted, or lies below a restricted one."""
-        properties: dict[str, str] = self._transact(namespaces.inherited, self.catalog, namespace)
-        if caller.may_use is not None:
-            may = caller.may_use(properties, writes)
-        elif caller.attempt is None or not access.restricts(properties):
-            may = True
-        else:
-            may = access.allow(properties, self._transact(tries.names_of, caller.attempt), writes=writes)
-        if not may:
-            raise ForbiddenError(f"{caller.name} may not {'write to' if writes else 'read'} the namespace {namespace}.")
-
     def _has_made(self, caller: Caller, namespace: str, name: str, mark: str) -> bool:
         found: bool = self._transact(pointers.has_made, self.catalog, caller.attempt, namespace, name, mark=mark)
         return found
-
-    def is_done(self, caller: Caller) -> bool:
-        return caller.request is not None and bool(self._transact(publish.request_is_done, caller.request))
 
     def store(
         self, caller: Caller, changes: list[Change], *, streams: bool = False, taken: type[CatalogError] = CommitFailedError
@@ -472,11 +368,3 @@ def _store(connection: Connection, catalog: str, caller: Caller, changes: list[C
 
 def _changed(moved: Sequence[publish.Row]) -> str:
     return "; ".join(f"{row.namespace}.{row.name} has changed since it was read: {row.writer} wrote it" for row in moved)
-
-
-def _once(connection: Connection, caller: Caller, write: Callable[..., Any], *arguments: Any) -> bool:
-    """Call `write`, unless the request has been done. False if that refused."""
-    if publish.note_request(connection, caller.request) and write(connection, *arguments) is False:
-        connection.rollback()
-        return False
-    return True

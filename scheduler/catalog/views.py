@@ -9,9 +9,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.view.metadata import ViewHistoryEntry, ViewMetadata, ViewVersion
 
 from scheduler.catalog import files
+from scheduler.catalog.access import Caller
 from scheduler.catalog.errors import CatalogError, CommitFailedError, ExistsError, NoSuchViewError, UnsupportedError
 from scheduler.catalog.files import PATHS, Warehouse
-from scheduler.catalog.tables import VIEW, Caller, Tables, taken
+from scheduler.catalog.tables import VIEW, Tables, taken
 from scheduler.store.tables import pointers
 from scheduler.store.tables.pointers import Change
 
@@ -45,17 +46,17 @@ class Views:
 
     def load(self, caller: Caller, namespace: str, name: str) -> tuple[ViewMetadata, str]:
         """The metadata of a view, and where that is."""
-        self._tables.check_use(caller, namespace, writes=False)
+        self._tables.namespaces.check_use(caller, namespace, writes=False)
         return self._found(caller, namespace, name)
 
     def create(self, caller: Caller, namespace: str, request: Mapping[str, Any]) -> tuple[ViewMetadata, str]:
         """Create a view. ExistsError if the name is taken."""
         tables = self._tables
-        tables.properties(caller, namespace, writes=True)
+        tables.namespaces.properties(caller, namespace, writes=True)
         if caller.reproduces:
             request = {**request, "location": None}
         view = created(tables.warehouse, caller.own(namespace), wanted := CreateView.model_validate(request))
-        if tables.is_done(caller):
+        if tables.namespaces.is_done(caller):
             return self._found(caller, namespace, wanted.name)
         there = tables.pointer(caller, namespace, wanted.name).location
         if there is not None:
@@ -66,9 +67,9 @@ class Views:
 
     def replace(self, caller: Caller, namespace: str, name: str, request: Mapping[str, Any]) -> tuple[ViewMetadata, str]:
         """Apply the updates of a request to a view."""
-        self._tables.properties(caller, namespace, writes=True)
+        self._tables.namespaces.properties(caller, namespace, writes=True)
         before, location = self._found(caller, namespace, name)
-        if self._tables.is_done(caller):
+        if self._tables.namespaces.is_done(caller):
             return before, location
         for requirement in request.get("requirements") or ():
             if requirement != {"type": "assert-view-uuid", "uuid": before.view_uuid}:
@@ -82,18 +83,18 @@ class Views:
 
     def drop(self, caller: Caller, namespace: str, name: str) -> None:
         """Drop a view."""
-        if self._tables.is_done(caller):
+        if self._tables.namespaces.is_done(caller):
             return
-        self._tables.properties(caller, namespace, writes=True)
+        self._tables.namespaces.properties(caller, namespace, writes=True)
         _, location = self._found(caller, namespace, name)
         self._tables.store(caller, [Change(namespace=namespace, name=name, expected=location, location=None)])
 
     def rename(self, caller: Caller, source: tuple[str, str], target: tuple[str, str]) -> None:
         """Give a view another name, also in another namespace."""
-        if self._tables.is_done(caller):
+        if self._tables.namespaces.is_done(caller):
             return
         for namespace in {source[0], target[0]}:
-            self._tables.properties(caller, namespace, writes=True)
+            self._tables.namespaces.properties(caller, namespace, writes=True)
         files.check_name("view", target[1])
         _, location = self._found(caller, *source)
         self._tables.check_free(caller, source, target)

@@ -27,7 +27,8 @@ from support.table_faults import STEPS, Survival
 from support.tables import served, with_tables
 
 from scheduler.catalog import app
-from scheduler.catalog.tables import Caller, Tables
+from scheduler.catalog.access import Caller
+from scheduler.catalog.tables import Tables
 from scheduler.process import fault_points
 from scheduler.settings import Settings
 from scheduler.store.db import database

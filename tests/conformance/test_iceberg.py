@@ -18,7 +18,8 @@ from support.tables import served, with_tables
 from support.waiting import eventually
 
 from scheduler.catalog import app
-from scheduler.catalog.tables import Caller, Tables
+from scheduler.catalog.access import Caller
+from scheduler.catalog.tables import Tables
 from scheduler.settings import Settings
 from scheduler.store.db import database
 

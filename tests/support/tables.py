@@ -14,8 +14,8 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.table import Table
 
 from scheduler.catalog import app
-from scheduler.catalog.access import Access
-from scheduler.catalog.tables import Caller, Tables
+from scheduler.catalog.access import Access, Caller
+from scheduler.catalog.tables import Tables
 from scheduler.settings import Settings
 from scheduler.store.worker import table_tries
 from scheduler.store.worker.claims import Claim

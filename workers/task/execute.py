@@ -26,7 +26,7 @@ from scheduler.serialized.tasks import SerializedTask, Traits, traits
 from scheduler.settings import Settings, log_paths
 from scheduler.store.worker.claims import Claim, Ending, Refused, Reported
 from scheduler.store.worker.external_jobs import Ask
-from scheduler.store.worker.table_tries import TablesChangedError
+from scheduler.store.worker.table_tries import NotPublishedError
 from workers.process import logs, trace_properties
 from workers.process.guard import Guard
 from workers.process.logs import worker_log
@@ -184,7 +184,7 @@ class TryRunner:
             self.log.line(_footer(result, time.monotonic() - started), "ERROR" if isinstance(result, Fail | Retry) else "INFO")
             try:
                 answer = self._report(claim, dag, self._complete(_ending(result)))
-            except TablesChangedError as error:
+            except NotPublishedError as error:
                 result = outcome.of_error(error, outcome.Try(claim, task, dag.file))
                 self.log.line(_footer(result, time.monotonic() - started), "ERROR")
                 answer = self._report(claim, dag, self._complete(_ending(result)))

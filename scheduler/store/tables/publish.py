@@ -74,13 +74,16 @@ moved as materialized (
            %(ti_id)s, %(dag_id)s, %(run_id)s, %(task_id)s, %(map_index)s, %(try_number)s
       from chosen c, next
 ){ended}
-select (select number from next) as publication, m.* from (values (1)) one (one) left join moved m on true
+select (select number from next) as publication, {in_batch} as in_batch, m.* from (values (1)) one (one) left join moved m on true
 """
 #: Also ends the try: its token, and what it has written. A try that leaves files, such as those of a table that it created and
 #: dropped, keeps its row until they are deleted; nothing of it remains to be published.
 PUBLISH_TRY = _PUBLISH.format(
     chosen=_OF_TRY,
     kind=_KIND,
+    in_batch=f"""exists (
+        select from chosen, table_try t
+         where t.task_instance_id = %(ti_id)s and t.dispatch_id = %(dispatch_id)s and t.publication = {IN_BATCH})""",
     ended=""", done as materialized (
     select t.id, exists (select from table_pending p where p.try_id = t.id and p.facts ? 'leaves') as leaves from table_try t
      where t.task_instance_id = %(ti_id)s and t.dispatch_id = %(dispatch_id)s and not exists (select from moved)
@@ -94,6 +97,7 @@ PUBLISH_TRY = _PUBLISH.format(
 PUBLISH_NAMES = _PUBLISH.format(
     chosen=_OF_NAMES,
     kind=_KIND,
+    in_batch="false",
     ended=""", published as (
     delete from table_pending p using chosen c, next
      where p.try_id = %(try)s and p.namespace = c.namespace and p.name = c.name and not p.facts ? 'leaves'
@@ -105,7 +109,7 @@ PUBLISH_NAMES = _PUBLISH.format(
       from next where t.id = %(try)s
 )""",
 )
-PUBLISH_CHANGES = _PUBLISH.format(chosen=_OF_CHANGES, kind=_KIND, ended="")
+PUBLISH_CHANGES = _PUBLISH.format(chosen=_OF_CHANGES, kind=_KIND, in_batch="false", ended="")
 #: What the tables know of a publication that no task made.
 NO_TASK = dict.fromkeys(("ti_id", "dag_id", "run_id", "task_id", "map_index", "try_number"))
 
@@ -115,6 +119,8 @@ class Row:
     """A row of the answer: the number of the publication, or a table that has changed since and who changed it."""
 
     publication: int | None = None
+    #: Whether the try has written in a batch of a streaming query that was not published.
+    in_batch: bool = False
     namespace: str | None = None
     name: str | None = None
     #: What the try has written, and what is current; None stands for no table.

@@ -14,7 +14,21 @@ from scheduler.store.worker.external_jobs import Ask
 from scheduler.store.worker.hot_path import UndoneError, WorkerConnection
 
 
-class TablesChangedError(UndoneError):
+class NotPublishedError(UndoneError):
+    """What the try has written cannot be published, so the try has not succeeded."""
+
+
+class BatchOpenError(NotPublishedError):
+    """A batch of a streaming query has written, and was not published. Its checkpoint lets the next try repeat it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A batch of a streaming query was not published: it failed, or the query was stopped before the batch had ended. "
+            "What this try has written since then is not published: the next try repeats the batch."
+        )
+
+
+class TablesChangedError(NotPublishedError):
     """Others have published a table since the try read it."""
 
     def __init__(self, moved: list[Row], reason: str = "") -> None:
@@ -59,7 +73,7 @@ def take_over(ask: Ask, claim: Claim) -> bool:
 
 
 def publish(connection: WorkerConnection, claim: Claim, catalog: str) -> int | None:
-    """Publish what the claimed try has written, in the transaction of its report. TablesChangedError undoes that.
+    """Publish what the claimed try has written, in the transaction of its report. NotPublishedError undoes that.
 
     Returns the number of the publication; None if the try has written nothing, or an earlier attempt of the report was stored.
     """
@@ -69,6 +83,8 @@ def publish(connection: WorkerConnection, claim: Claim, catalog: str) -> int | N
         "try_number": claim.try_number,
     }  # fmt: skip
     answer = connection.objects(Row, f"{HOLD_FOR_TRY}; {PUBLISH_TRY}", parameters)
+    if answer[0].in_batch:
+        raise BatchOpenError
     if moved := publications.moved(answer):
         raise TablesChangedError(moved)
     return answer[0].publication

@@ -11,8 +11,8 @@ from pyiceberg.exceptions import TableAlreadyExistsError
 from pyiceberg.types import LongType
 from support.tables import SCHEMA, Lake, ids, rows
 
+from scheduler.catalog.access import Caller
 from scheduler.catalog.files import Warehouse
-from scheduler.catalog.tables import Caller
 from scheduler.store.tables.pointers import Change
 
 Sent = tuple[str, str, bytes, dict[str, str]]

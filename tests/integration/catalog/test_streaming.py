@@ -29,6 +29,7 @@ from scheduler.services.assets import Assets
 from scheduler.store.dags.versions import Versions
 from scheduler.store.worker import table_tries
 from scheduler.store.worker.claims import Claim, Ending
+from scheduler.store.worker.table_tries import BatchOpenError
 
 QUERY, EPOCH = "spark.sql.streaming.queryId", "spark.sql.streaming.epochId"
 
@@ -405,6 +406,34 @@ def test_a_batch_that_fails_or_meets_changes_of_others_is_repeated_by_the_next_t
     claim, catalog = retried(lake)
     batches(catalog, write)(Batch("q"), 1)
     assert seen(lake) == [0, 1, 100][: 2 + others]
+
+
+def test_a_try_that_succeeds_within_a_batch_publishes_no_half_of_it(lake: Lake) -> None:
+    lake.person().create_table("sales.t", SCHEMA)
+    claim, catalog = lake.attempt()
+
+    def write(frame: Batch, number: int) -> None:
+        catalog.load_table("sales.t").append(rows(number))
+        if claim.try_number == 1 and number == 1:
+            raise PacelineError("the task catches this")
+
+    batch = batches(catalog, write)
+    batch(Batch("q"), 0)
+    with pytest.raises(PacelineError, match="the task catches this"):
+        batch(Batch("q"), 1)
+    with pytest.raises(BatchOpenError, match="the next try repeats the batch"):
+        ends(lake, claim)
+    assert seen(lake) == [0]
+    ends(lake, claim, TaskState.UP_FOR_RETRY)
+
+    claim, catalog = retried(lake)
+    batches(catalog, write)(Batch("q"), 1)
+    assert seen(lake) == [0, 1]
+    # This batch has written nothing when the query is stopped, so there is nothing to keep back.
+    bearer = {"Authorization": f"Bearer {catalog.properties['token']}"}
+    assert requests.put(f"{lake.uri}/v1/batches/q/2", headers=bearer, timeout=30).ok
+    ends(lake, claim)
+    assert seen(lake) == [0, 1]
 
 
 def test_batches_are_for_queries(lake: Lake) -> None:
