@@ -20,7 +20,10 @@ pytestmark = pytest.mark.spark
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     settings = Settings(paths=Paths(home=tmp_path_factory.mktemp("home")))
-    one = session_pool.start(conf.merged(settings, {}), {}, settings.spark, java.archive_options(settings))
+    # Spark 4 does so by default.
+    one = session_pool.start(
+        conf.merged(settings, {"spark.sql.ansi.enabled": "true"}), {}, settings.spark, java.archive_options(settings)
+    )
     yield one.base
     session_pool.end(one)
 

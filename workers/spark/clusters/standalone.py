@@ -54,6 +54,17 @@ R = TypeVar("R")
 REST_PORT, UI_PORT = "6066", "8080"
 #: The driver of a Python application is spark-submit itself, in client mode, on a machine of the cluster.
 PYTHON_CLASS = "org.apache.spark.deploy.SparkSubmit"
+#: What Spark needs of Java 17. The REST server of Spark 4 adds it to the command of a driver, and that of Spark 3.5 does not: see
+#: org.apache.spark.launcher.JavaModuleOptions. Java 8 ignores what it does not know.
+JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
+_OPENED = (
+    "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util", "java.util.concurrent",
+    "java.util.concurrent.atomic", "jdk.internal.ref", "sun.nio.ch", "sun.nio.cs", "sun.security.action", "sun.util.calendar",
+)  # fmt: skip
+OF_JAVA_17 = " ".join((
+    "-XX:+IgnoreUnrecognizedVMOptions", *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
+    "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED", "-Djdk.reflect.useDirectMethodHandle=false",
+))  # fmt: skip
 #: The states of applications in the page of a master, and of drivers in its REST server. Any other state is unknown.
 APPLICATION_STATES = {"WAITING": Phase.SUBMITTED, **{state.name: state for state in (Phase.RUNNING, *ENDS)}}
 DRIVER_STATES = {
@@ -212,6 +223,7 @@ def request(submission: Submission) -> dict[str, Any]:
         arguments = ["--master", submission.target.master, *flags, submission.application, *arguments]
     elif submission.application:
         properties["spark.jars"] = ",".join(filter(None, (properties.get("spark.jars"), submission.application)))
+    properties[JAVA_OPTIONS] = " ".join(filter(None, (OF_JAVA_17, properties.get(JAVA_OPTIONS))))
     return {
         "action": "CreateSubmissionRequest",
         "appResource": "" if submission.is_python else submission.application,

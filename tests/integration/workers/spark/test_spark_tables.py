@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 import pytest
 from support import tables
 from support.spark_tables import Task, jvm, lake, settings
@@ -123,14 +124,14 @@ def test_a_sql_task_sends_few_requests_to_the_catalog(lake: Lake, jvm: WarmJvm) 
 
     assert task.run(lambda spark: operator.execute({"spark": spark})) == [(1,)]
 
-    # Spark from 4.1 reads each table when it analyses a query, and again when it runs it.
-    table = "GET /v1/namespaces/sales/tables/"
-    assert Counter(lake.requests) <= Counter({"GET /v1/config": 1, f"{table}t": 2, f"{table}u": 2})
+    # Spark from 4.1 reads each table when it analyses a query, and again when it runs it; 3.5 reads it for a subquery, too.
+    table, of_t = "GET /v1/namespaces/sales/tables/", 3 if pyspark.__version__.startswith("3.") else 2
+    assert Counter(lake.requests) <= Counter({"GET /v1/config": 1, f"{table}t": of_t, f"{table}u": 2})
 
     lake.requests.clear()
     task.sql("create or replace table sales.t as select 2 as id")
 
-    assert len(lake.requests) <= 6, lake.requests
+    assert len(lake.requests) <= of_t + 4, lake.requests
 
 
 def test_a_session_has_nothing_of_an_earlier_one_in_its_jvm(lake: Lake, jvm: WarmJvm) -> None:

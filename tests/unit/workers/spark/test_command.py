@@ -148,6 +148,15 @@ def test_a_python_driver_in_a_standalone_cluster_is_spark_submit_itself() -> Non
     assert "spark.submit.deployMode=client" in asked["appArgs"]
 
 
+@pytest.mark.parametrize("given", [{}, {"spark.driver.defaultJavaOptions": "-Da=b"}])
+def test_a_driver_in_a_standalone_cluster_of_spark_3_5_runs_on_java_17(given: dict[str, str]) -> None:
+    asked = standalone.request(submit("spark://m:7077", deploy_mode="cluster", conf=given))
+
+    options = asked["sparkProperties"]["spark.driver.defaultJavaOptions"].split()
+    assert "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED" in options
+    assert options[-1] == (given.get("spark.driver.defaultJavaOptions") or "-Djdk.reflect.useDirectMethodHandle=false")
+
+
 def test_a_jar_in_a_standalone_cluster_is_its_own_driver() -> None:
     asked = standalone.request(
         submit("spark://m:7077", deploy_mode="cluster", application="/a.jar", java_class="x.Y", jars="/b.jar")

@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +20,8 @@ TOKEN = "the token"
 @pytest.fixture
 def server() -> Iterator[Any]:
     """As a SparkContext starts it, known to Python's side of a warm JVM."""
-    server = _start_update_server(TOKEN, is_unix_domain_sock=False)
+    more = {"is_unix_domain_sock": False} if "is_unix_domain_sock" in signature(_start_update_server).parameters else {}
+    server = _start_update_server(TOKEN, **more)
     PythonSide(SimpleNamespace(sparkContext=SimpleNamespace(environment={}, _accumulatorServer=server)))  # type: ignore[arg-type]
     yield server
     server.shutdown()
