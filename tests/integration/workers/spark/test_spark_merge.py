@@ -5,6 +5,7 @@
 
 import os
 import random
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -105,7 +106,7 @@ def test_a_merge_of_spark_is_that_of_duckdb(lake: Lake, jvm: WarmJvm) -> None:
         published = lake.person().load_table(name).scan().to_arrow().to_pylist()
         assert ordered(each.values() for each in published) == ordered(ours.sql("select * from t").fetchall())
         done += count
-    print(f"{done} of {BATCHES} batches equal")
+        print(f"{done} of {BATCHES} batches equal", file=sys.stderr)
 
 
 def ordered(rows: Any) -> list[tuple[Any, ...]]:

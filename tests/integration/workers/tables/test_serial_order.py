@@ -5,6 +5,8 @@ them: each commit rewrites their list.
 """
 
 import contextlib
+import functools
+import json
 import os
 import queue
 import random
@@ -12,9 +14,14 @@ import sys
 import threading
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
+from pyiceberg.avro import file as avro_file
+from pyiceberg.avro.resolver import resolve_reader
 from pyiceberg.catalog import load_catalog
+from pyiceberg.schema import Schema
+from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 from support.scenario import Scenario, dag
 from support.tables import SCHEMA, Lake, ids, rows
 
@@ -137,7 +144,23 @@ def run(scenario: Scenario, writers: list[Writer], messages: "queue.Queue[tuple[
             assert writer.error is None, writer.error
 
 
+@pytest.fixture
+def parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyiceberg parses the Avro schema of each manifest again, which is a third of the time of this test; here each one once."""
+    parse = functools.cache(lambda text: AvroSchemaConversion().avro_to_iceberg(json.loads(text)))
+    monkeypatch.setattr(avro_file.AvroFileHeader, "get_schema", lambda header: parse(header.meta["avro.schema"]))
+    readers: dict[tuple[Any, ...], Any] = {}
+
+    def resolved(schema: Schema, wanted: Schema, types: dict[int, Any], enums: dict[int, Any]) -> Any:
+        # Both schemas live as long as the test: the first one in the cache above, the second one in pyiceberg's constants.
+        key = (id(schema), id(wanted), *types.items(), *enums.items())
+        return readers.get(key) or readers.setdefault(key, resolve_reader(schema, wanted, types, enums))
+
+    monkeypatch.setattr(avro_file, "resolve_reader", resolved)
+
+
 @pytest.mark.timeout(7200 if WRITES > 100 else 120)
+@pytest.mark.usefixtures("parsed_once")
 @pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
 def test_concurrent_writes_equal_some_serial_order_and_it_is_that_of_the_publications(lake: Lake) -> None:
     scenario: Scenario = lake.scenario
