@@ -11,6 +11,8 @@ from scheduler.store.tables.namespaces import READERS, WRITERS
 from scheduler.store.tables.pointers import Pinned
 
 PREFIX = "paceline."
+#: How pyiceberg repeats requests to S3: see S3Retries.
+S3_RETRIES = {"s3.retry-strategy-impl": "scheduler.catalog.files.S3Retries"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,8 @@ class Access:
     @property
     def properties(self) -> dict[str, str]:
         """What `pyiceberg.catalog.load_catalog` needs."""
-        return {"type": "rest", "uri": self.uri, "token": self.token, "warehouse": self.warehouse, **self.storage}
+        where = {"type": "rest", "uri": self.uri, "token": self.token, "warehouse": self.warehouse}
+        return {**where, **S3_RETRIES, **self.storage}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from pyarrow.fs import FileSelector
+from pyarrow.fs import AwsDefaultS3RetryStrategy, FileSelector
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.schema import Schema
@@ -22,6 +22,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.view.metadata import ViewMetadata
 
+from scheduler.catalog.access import S3_RETRIES
 from scheduler.catalog.errors import CatalogError, ForbiddenError, UnsupportedError
 from scheduler.store.tables.pointers import VIEW
 
@@ -47,12 +48,27 @@ class Metadata:
     table: TableMetadata
 
 
+#: How often a request to S3 is repeated, over 6 s: the pause doubles from 25 ms on.
+S3_REPEATS = 8
+
+
+class S3Retries(AwsDefaultS3RetryStrategy):  # type: ignore[misc]
+    """Sends a request to S3 again that met an error of the server or of the connection.
+
+    pyarrow's default may repeat 100 requests in the life of a client: it takes each one from a quota that it never fills again. A
+    process that lives for months repeats none after that.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(max_attempts=S3_REPEATS)
+
+
 class Warehouse:
     """The folder of all tables of a catalog."""
 
     def __init__(self, url: str, storage: dict[str, str]) -> None:
         self.url = url
-        self.io: FileIO = load_file_io(dict(storage), url)
+        self.io: FileIO = load_file_io({**S3_RETRIES, **storage}, url)
         #: The metadata at a location. FileNotFoundError if it is gone.
         self.metadata = functools.lru_cache(maxsize=KEPT)(self._metadata)
 
