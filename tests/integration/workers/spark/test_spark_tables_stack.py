@@ -75,5 +75,5 @@ def test_a_session_and_an_application_publish_with_their_success(
     with contextlib.closing(database.connect(settings, "test")) as connection, connection.cursor() as cursor:
         cursor.execute("select value from xcom x join task_instance t on t.id = x.task_instance_id where task_id = 'read'")
         assert cursor.fetchall() == [({"orders": [0, 2, 10], "sums": [3]},)]
-    assert "AuthManagers" not in logs and "OAuth2Manager" not in logs  # they would warn
+    assert "WARN AuthManagers" not in logs and "WARN OAuth2Manager" not in logs
     assert "the token is ***" in logs and "the conf is env:PACELINE_TABLES_TOKEN" in logs
