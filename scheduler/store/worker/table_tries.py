@@ -24,7 +24,7 @@ class BatchOpenError(NotPublishedError):
     def __init__(self) -> None:
         super().__init__(
             "A batch of a streaming query was not published: it failed, or the query was stopped before the batch had ended. "
-            "What this try has written since then is not published: the next try repeats the batch."
+            "What this try has written since its last publication is dropped: the next try repeats the batch."
         )
 
 
