@@ -3,6 +3,9 @@
 Two DAGs have the same tasks: in `whole`, each task takes whole DataFrames; in `pruned`, it names the columns that it takes. No task
 reads the text of an order. Cold is a run on a new worker, from its trigger to its end, and a script from the start of its process
 to its first answer, so both start a JVM. Warm is a later run on that worker, and a later round of that script.
+
+A second script writes each result to Parquet and reads it again, with the columns of `pruned`: what the same files cost without a
+scheduler.
 """
 
 import json
@@ -12,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -24,6 +27,7 @@ from bench.flights_conf import CONF
 from bench.measure import calibrate
 from bench.options import Options, Piece
 from bench.stack import Stack
+from workers.spark.frames import WRITTEN_ONCE
 
 ROWS, SMALL_ROWS = 3_000_000, 3_000
 #: The default queue of PySpark tasks, which one worker with one JVM takes beside the default queue.
@@ -77,6 +81,26 @@ for _ in sys.stdin:
     found = valid(orders(spark))
     print(json.dumps(report(by_day(found), by_shop(found), best(by_customer(found)))), flush=True)
 """
+#: The same, but each result is written in a folder, and read from there, as the tasks of `pruned` do it.
+WRITING = """\
+import json
+import sys
+
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.config(map={conf}).getOrCreate()
+
+
+def stored(frame, name):
+    frame.write.mode("overwrite").options(**{options}).parquet({folder!r} + name)
+    return spark.read.schema(frame.schema).parquet({folder!r} + name)
+
+
+for _ in sys.stdin:
+    found = stored(valid(stored(orders(spark).select("day", "shop", "customer", "amount"), "orders")), "valid")
+    days, shops = stored(by_day(found), "by_day"), stored(by_shop(found), "by_shop")
+    print(json.dumps(report(days, shops, stored(best(stored(by_customer(found), "by_customer")), "best"))), flush=True)
+"""
 DAGS = """\
 from paceline import DAG, task
 
@@ -104,30 +128,35 @@ WRITTEN = """
 TASKS = (
     "select task_id, extract(epoch from ended_at - started_at)::float8 from task_instance where dag_run_id = %s order by started_at"
 )
-SIDES = ("script", "whole", "pruned")
+#: Programs without a scheduler, and DAGs.
+SCRIPTS, DAG_IDS = ("script", "writing"), ("whole", "pruned")
+SIDES = (*SCRIPTS, *DAG_IDS)
 
 
 def measure(options: Options) -> Piece:
-    """`frames`: by DAG, the medians of its time over that of the script, cold and warm, with their spread, and what it wrote."""
+    """`frames`: by DAG, and for the script that writes, the medians of its time over that of the script, cold and warm, with their
+    spread; and what each DAG wrote.
+    """
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         source = folder / "orders.parquet"
         duckdb.sql(SOURCE.format(rows=SMALL_ROWS if options.small else ROWS, file=source))
         steps = STEPS.format(source=str(source))
         with Stack({"frames.py": steps + DAGS}, concurrency=1, queues=QUEUES) as stack:
-            found = Sides(stack=stack, folder=folder, script=steps + SCRIPT.format(conf=CONF))
+            writing = WRITING.format(conf=CONF, options=WRITTEN_ONCE, folder=f"{folder}/written/")
+            found = Sides(stack, folder, {"script": steps + SCRIPT.format(conf=CONF), "writing": steps + writing})
             for _ in range(options.iterations):
                 found.measure(options)
-            return {"frames": {dag_id: found.figures(dag_id) for dag_id in SIDES[1:]}}
+            return {"frames": {side: found.figures(side) for side in SIDES[1:]}}
 
 
 @dataclass(slots=True)
 class Sides:
-    """The script and both DAGs, with the seconds of each measured so far: cold, and warm."""
+    """The scripts and the DAGs, with the seconds of each measured so far: cold, and warm."""
 
     stack: Stack
     folder: Path
-    script: str
+    programs: dict[str, str]
     cold: dict[str, list[float]] = field(default_factory=lambda: {side: [] for side in SIDES})
     warm: dict[str, list[float]] = field(default_factory=lambda: {side: [] for side in SIDES})
     #: The newest run of each DAG.
@@ -137,16 +166,19 @@ class Sides:
     def measure(self, options: Options) -> None:
         """Each side cold, then all in turns, forward and backward, with the JVMs that are there."""
         self.stack.stop_processes()
-        began = time.time()
-        with _script(self.folder, self.script) as script:
-            self._round(script, self.cold["script"], began)
-            for dag_id in SIDES[1:]:
+        with ExitStack() as open_scripts:
+            scripts = {}
+            for name in SCRIPTS:
+                began = time.time()
+                scripts[name] = open_scripts.enter_context(_script(self.folder / f"{name}.py", self.programs[name]))
+                self._round(scripts[name], self.cold[name], began)
+            for dag_id in DAG_IDS:
                 self.stack.stop_processes()
                 self.stack.start()
                 self._run(dag_id, self.cold[dag_id])
             for side in (*SIDES, *reversed(SIDES)) * WARM:
-                if side == "script":
-                    self._round(script, self.warm[side], time.time())
+                if side in scripts:
+                    self._round(scripts[side], self.warm[side], time.time())
                 else:
                     self._run(side, self.warm[side])
         for side in SIDES:
@@ -159,7 +191,8 @@ class Sides:
             print(file=script.stdin, flush=True)
         line = script.stdout.readline()
         if not line:
-            raise AssertionError(f"The script ended with {script.wait()}:\n{(self.folder / 'script.log').read_text()[-4000:]}")
+            logs = "\n".join(log.read_text()[-4000:] for log in self.folder.glob("*.log"))
+            raise AssertionError(f"A script ended with {script.wait()}:\n{logs}")
         into.append(time.time() - began)
         self._note(json.loads(line))
 
@@ -174,31 +207,32 @@ class Sides:
     def _note(self, answer: Any) -> None:
         self.answers.append(answer)
         if answer != self.answers[0]:
-            raise AssertionError("The script and the DAGs have different answers.")
+            raise AssertionError("The scripts and the DAGs have different answers.")
 
     def _value(self, statement: str, run: int) -> Any:
         return self.stack.rows(statement, (run,))[0][0]
 
-    def figures(self, dag_id: str) -> dict[str, Any]:
-        tasks = {name: round(seconds, 2) for name, seconds in self.stack.rows(TASKS, (self.runs[dag_id],))}
-        figures: dict[str, Any] = {"mb_written": round(self._value(WRITTEN, self.runs[dag_id]) / 1e6, 1), "task_s": tasks}
+    def figures(self, side: str) -> dict[str, Any]:
+        figures: dict[str, Any] = {}
+        if side in self.runs:
+            tasks = {name: round(seconds, 2) for name, seconds in self.stack.rows(TASKS, (self.runs[side],))}
+            figures = {"mb_written": round(self._value(WRITTEN, self.runs[side]) / 1e6, 1), "task_s": tasks}
         for name, of in (("cold", self.cold), ("warm", self.warm)):
-            ratios = [took / script for took, script in zip(of[dag_id], of["script"], strict=True)]
+            ratios = [took / script for took, script in zip(of[side], of["script"], strict=True)]
             figures |= {
                 f"{name}_over_script": round(median(ratios), 2),
                 f"{name}_spread": [round(min(ratios), 2), round(max(ratios), 2)],
-                f"{name}_s": [round(took, 2) for took in of[dag_id]],
+                f"{name}_s": [round(took, 2) for took in of[side]],
                 f"{name}_script_s": [round(took, 2) for took in of["script"]],
             }
         return figures
 
 
 @contextmanager
-def _script(folder: Path, text: str) -> "Iterator[subprocess.Popen[str]]":
-    """The script in a process of its own, which is ended with the block."""
-    program = folder / "script.py"
+def _script(program: Path, text: str) -> "Iterator[subprocess.Popen[str]]":
+    """A script in a process of its own, which is ended with the block."""
     program.write_text(text, encoding="utf-8")
-    with (folder / "script.log").open("w", encoding="utf-8") as log:
+    with program.with_suffix(".log").open("w", encoding="utf-8") as log:
         process = subprocess.Popen(
             [sys.executable, "-P", str(program)], env={**os.environ, "PYSPARK_PYTHON": sys.executable},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,

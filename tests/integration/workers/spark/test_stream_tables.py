@@ -89,3 +89,42 @@ def test_each_batch_is_published_once_with_all_its_tables(start: Any, submits: b
     assert stream.seen("log") == stream.numbers
     publications = stream.bench.scenario.rows("select array_agg(name order by name) from table_version group by publication")
     assert publications == [(["log", "readings"],)] * 4
+
+
+#: Its second batch fails once, after it has written, and the task catches the error of the query.
+CAUGHT = """
+from pathlib import Path
+
+from paceline.tables import published
+from pyspark.errors import StreamingQueryException
+
+def write(batch, number):
+    batch.writeTo("sales.readings").append()
+    if number == 1 and not Path({checkpoint!r} + ".failed").exists():
+        Path({checkpoint!r} + ".failed").touch()
+        raise ValueError("half of a batch")
+
+run = run_until_stopped
+
+def run_until_stopped(query):
+    try:
+        run(query)
+    except StreamingQueryException:
+        print("caught")
+
+spark.sql("create table if not exists sales.readings (id bigint) using iceberg")
+"""
+
+
+def test_a_task_that_catches_the_error_of_a_batch_fails_and_its_next_try_repeats_the_batch(start: Any, tmp_path: Path) -> None:
+    stream = start(BATCHES, CAUGHT.format(checkpoint=str(tmp_path / "checkpoint")))
+    stream.worker()
+    stream.arrives()
+    stream.appears()
+    stream.arrives()
+    stream.appears()
+    stream.ends()
+    assert stream.log().count("caught") == 1
+    assert "A batch of a streaming query was not published: it failed" in stream.log()
+    tries = stream.bench.scenario.rows("select try_number from table_version order by publication")
+    assert tries == [(1,), (2,)]
