@@ -27,7 +27,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from operator import is_, itemgetter
+from operator import is_, itemgetter, setitem
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -326,7 +326,7 @@ class Part:
 
     name: str
     read: Callable[[], Any]
-    restore: Callable[[Any], None] | None = None
+    restore: Callable[[Any], object] | None = None
 
 
 class ProcessState:
@@ -420,26 +420,18 @@ def _restore_hooks(values: tuple[Any, ...]) -> None:
     sys.excepthook, sys.unraisablehook, threading.excepthook = values
 
 
-def _restore_path(values: list[str]) -> None:
-    sys.path[:] = values
-
-
-def _set_locale(name: str) -> None:
-    locale.setlocale(locale.LC_ALL, name)
-
-
 _ENVIRON = os.environ
 _BUILTIN = tuple(vars(builtins))
 _built_in_values = itemgetter(*_BUILTIN)
 _LIMITS = tuple(sorted({number for name, number in vars(resource).items() if name.startswith("RLIMIT_")}))
 PARTS = (
     Part("os.environ", lambda: id(os.environ), lambda _: setattr(os, "environ", _ENVIRON)),
-    Part("sys.path", lambda: list(sys.path), _restore_path),
+    Part("sys.path", lambda: list(sys.path), lambda values: setitem(sys.path, slice(None), values)),
     Part("the built-in functions", _built_in, _restore_built_in),
     Part("the default decimal context", _default_decimals, _restore_decimals),
     Part("the filters of warnings", lambda: (list(warnings.filters), warnings.showwarning), _restore_filters),
     Part("the default timeout of sockets", socket.getdefaulttimeout, socket.setdefaulttimeout),
-    Part("the locale", lambda: locale.setlocale(locale.LC_ALL), _set_locale),
+    Part("the locale", lambda: locale.setlocale(locale.LC_ALL), lambda name: locale.setlocale(locale.LC_ALL, name)),
     Part("the folder of temporary files", lambda: tempfile.tempdir, lambda name: setattr(tempfile, "tempdir", name)),
     Part("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
     Part("the garbage collection", lambda: (gc.isenabled(), gc.get_threshold()), _restore_collection),

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import psycopg2
 from tenacity import wait_random_exponential
 
-from paceline.authoring.asset import Asset, AssetEvent
 from paceline.authoring.triggers import Counts, Target
 from paceline.exceptions import StaleTryError
 from paceline.states import FINISHED, SUSPENDED, RunState, TaskState
@@ -26,7 +25,6 @@ from scheduler.messaging.wakeups import Wakeups
 from scheduler.process import fault_points, retries
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings import Settings
-from scheduler.store.dags import assets
 from scheduler.store.dags.versions import Versions
 from scheduler.store.db import sqlstates
 from scheduler.store.runs.runs import CreatedRun
@@ -38,7 +36,7 @@ from workers.process.secrets_backend import StoreBackend
 from workers.tables import access
 from workers.task import triggered_runs
 from workers.task.report_lock import ReportLock
-from workers.task.store import StoredStates
+from workers.task.store import StoredEvents, StoredStates
 
 R = TypeVar("R")
 
@@ -431,8 +429,8 @@ class DatabaseStore:
     def secrets(self, claim: Claim) -> StoreBackend:
         return StoreBackend(settings=self.settings, claim=claim, hot=self.hot, patient=self.patient)
 
-    def events(self, claim: Claim) -> "StoredEvents":
-        return StoredEvents(claim, self)
+    def events(self, claim: Claim) -> StoredEvents:
+        return StoredEvents(claim, self.hot, self.patient)
 
     def state_backend(self, claim: Claim) -> StoredStates:
         return StoredStates(self.settings.core, claim, self.hot, self.patient)
@@ -449,22 +447,3 @@ class DatabaseStore:
                 raise
             worker_log.warning("PostgreSQL does not answer (%s); trying until it does", str(error).strip())
         return AGAIN.copy(before=lambda _: self.hot.close())(ask)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredEvents:
-    """Asset events, which are read when user code accesses them."""
-
-    claim: Claim
-    store: DatabaseStore
-
-    def of_run(self) -> list[AssetEvent]:
-        if self.claim.run_type != "asset_triggered":
-            return []
-        return self.store.patient(lambda: assets.events_of_run(self.store.hot, self.claim.dag_run_id))
-
-    def of_assets(self, uris: Sequence[str]) -> list[AssetEvent]:
-        return self.store.patient(lambda: assets.events_of_assets(self.store.hot, uris))
-
-    def named(self, name: str) -> Asset:
-        return self.store.patient(lambda: assets.named(self.store.hot, name))

@@ -10,13 +10,14 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from paceline.authoring import xcom
-from paceline.authoring.asset import EventReads
+from paceline.authoring.asset import Asset, AssetEvent, EventReads
 from paceline.authoring.context import SecretsBackend
 from paceline.authoring.state_store import StateBackend
 from paceline.authoring.triggers import Counts, Target
 from scheduler.catalog.access import Access
 from scheduler.serialized.dag import SerializedDag
 from scheduler.settings.model import Core
+from scheduler.store.dags import assets
 from scheduler.store.worker import xcoms
 from scheduler.store.worker.claims import Claim, Ending, NextInPlace, Refused, Reported
 from scheduler.store.worker.external_jobs import Ask
@@ -57,6 +58,30 @@ class StoredStates:
 
     def delete(self, uri: str | None, key: str | None) -> None:
         self.patient(lambda: xcoms.delete(self.hot, self.claim, uri, key))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvents:
+    """Asset events, which are read when user code accesses them."""
+
+    claim: Claim
+    hot: HotPath
+    #: Repeats a call until the database answers.
+    patient: Callable[[Callable[[], Any]], Any]
+
+    def of_run(self) -> list[AssetEvent]:
+        if self.claim.run_type != "asset_triggered":
+            return []
+        found: list[AssetEvent] = self.patient(lambda: assets.events_of_run(self.hot, self.claim.dag_run_id))
+        return found
+
+    def of_assets(self, uris: Sequence[str]) -> list[AssetEvent]:
+        found: list[AssetEvent] = self.patient(lambda: assets.events_of_assets(self.hot, uris))
+        return found
+
+    def named(self, name: str) -> Asset:
+        found: Asset = self.patient(lambda: assets.named(self.hot, name))
+        return found
 
 
 class Store(Protocol):
