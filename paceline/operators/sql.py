@@ -27,7 +27,8 @@ from paceline.exceptions import PacelineError
 from paceline.operators.python import PythonOperator
 from paceline.tables import sql, writes
 from paceline.tables import sql as texts
-from paceline.tables.writes import SOURCE
+from paceline.tables.replaced import SOURCE
+from paceline.tables.spark_writes import for_spark
 
 if TYPE_CHECKING:
     from paceline.tables.sql import Script
@@ -297,7 +298,7 @@ class SQLExecuteQueryOperator(Operator):
 def _named(frame: Any, one: Any, spark: Any) -> Any:
     """The DataFrame of an INSERT with the columns of the table, by position."""
     given = [column.name for column in one.tree.this.expressions] if hasattr(one.tree.this, "expressions") else []
-    names = given or [name for name in spark.table(one.target).columns if name != SOURCE]
+    names = given or [name for name in spark.table(for_spark(one.target)).columns if name != SOURCE]
     if len(names) != len(frame.columns):
         raise PacelineError(f"INSERT INTO {one.target}: the query has {len(frame.columns)} columns, and {len(names)} are needed.")
     return frame.toDF(*names)

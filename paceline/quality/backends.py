@@ -16,6 +16,7 @@ from paceline.quality import report
 from paceline.quality.report import Check, Report, Result
 from paceline.tables import writes
 from paceline.tables.conversion import as_arrow
+from paceline.tables.spark_writes import SparkWriter, for_spark
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -51,7 +52,7 @@ def opened(suites: Sequence[Any], values: Any) -> Iterator[dict[int, Backend]]:
     """The backend of each suite, by its index. In a PySpark task, Spark checks tables too."""
     spark: Any = None if values is None else values.get("spark")
     on_spark = {
-        place: spark.table(suite.frame) if isinstance(suite.frame, str) else suite.frame
+        place: spark.table(for_spark(suite.frame)) if isinstance(suite.frame, str) else suite.frame
         for place, suite in enumerate(suites)
         if hasattr(suite.frame, "sparkSession") or (isinstance(suite.frame, str) and spark is not None)
     }
@@ -90,7 +91,7 @@ def _with_target(one: Numbered, table: Any) -> Numbered:
     """The check with the DataFrame of its foreign key, if that is given as a table."""
     place, number, frame, check = one
     if isinstance(check.target, str | Asset):
-        return place, number, frame, replace(check, target=table(writes.name_of(check.target)))
+        return place, number, frame, replace(check, target=table(for_spark(writes.name_of(check.target))))
     return one
 
 
@@ -325,14 +326,17 @@ def _with_spark(suite: Any, checks: list[Check], table: str, values: Any) -> tup
     from paceline.quality import query
 
     is_table = isinstance(suite.frame, str)
-    frame: Any = values["spark"].table(suite.frame) if is_table else suite.frame
+    frame: Any = values["spark"].table(for_spark(suite.frame)) if is_table else suite.frame
     marks = [F.when(F.coalesce(query.broken(each), F.lit(False)), F.lit(each.promise)) for each in checks]
     marked = frame.withColumn(BROKEN, F.concat_ws("\n", *marks))
     bad = marked.where(F.col(BROKEN) != "")
     good = marked.where(F.col(BROKEN) == "").drop(BROKEN)
     moved = bad.count()
+    if moved:
+        # The checked rows may have got columns since the first bad ones were moved.
+        SparkWriter(table, bad).widen()
     writes.append_once(table, bad)
     if is_table and moved:
         # A read of the table while it is overwritten is of the snapshot before.
-        good.writeTo(suite.frame).overwrite(F.lit(True))
+        good.writeTo(for_spark(suite.frame)).overwrite(F.lit(True))
     return (None if is_table else good), moved

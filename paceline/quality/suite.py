@@ -17,7 +17,7 @@ from paceline.authoring.asset import Asset
 from paceline.quality import backends, report
 from paceline.quality.backends import quoted
 from paceline.quality.report import Check, Report, Result
-from paceline.tables import writes
+from paceline.tables import replaced, writes
 
 if TYPE_CHECKING:
     from paceline.quality.backends import Backend
@@ -397,7 +397,7 @@ def propose(frame: Any) -> str:
     suite = expect(frame)
     with backends.DuckDb.opened({0: suite}, report.context()) as duck:
         # What the writers of Paceline add is no promise of the author.
-        types = {name: kind for name, kind in duck.types(0).items() if name not in {writes.SOURCE, backends.BROKEN}}
+        types = {name: kind for name, kind in duck.types(0).items() if name not in {replaced.SOURCE, backends.BROKEN}}
         view = duck.frame(0)
         total = duck.rows(f"select count(*) as n from {view}")[0]["n"]
         # A column without any value has no type that later values must have.

@@ -14,9 +14,9 @@ from paceline.authoring.frames import DataFrameReference
 from paceline.exceptions import PacelineError
 from paceline.tables import definitions, sql, views, writes
 from paceline.tables.conversion import as_arrow
+from paceline.tables.replaced import SOURCE
 from paceline.tables.sql import Script, Statement
 from paceline.tables.views import ViewQuery
-from paceline.tables.writes import SOURCE
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,72 +5,23 @@ Each works with Arrow, pandas, Polars and DuckDB through pyiceberg, and with a S
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from paceline.authoring import running, zones
+from paceline.authoring import running
 from paceline.authoring.asset import TABLE, Asset
 from paceline.exceptions import PacelineError
 from paceline.tables.conversion import as_arrow
+from paceline.tables.replaced import SOURCE, bounds, required, source_of
+from paceline.tables.spark_writes import SparkWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table, Transaction
-
-#: The column with the task instance that wrote a row, as a hash of its DAG, run, task and map index.
-SOURCE = "paceline_source"
-_PERIODS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
-
-
-def source_of(ti: Any) -> int:
-    """The number of a task instance in the column `paceline_source`; the same for each of its tries, and after a clear."""
-    name = "\x1f".join((ti.dag_id, ti.run_id, ti.task_id, str(ti.map_index)))
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
-
-
-def required(column: str | None, name: str) -> str:
-    if column is None:
-        raise PacelineError(f"The table {name} does not exist, so the column with the date is not known; pass column=.")
-    return column
-
-
-def bounds(values: Any, kind: str, transform: str) -> tuple[Any, Any]:
-    """The first moment of the run's interval and the first one after it, as values of a column of the Iceberg type `kind`."""
-    if kind not in {"date", "timestamp", "timestamptz"}:
-        raise PacelineError(f"The column has the type {kind}; overwrite_by_logical_date() needs a date, timestamp or timestamptz.")
-    start, end = values["data_interval_start"], values["data_interval_end"]
-    if start is None or end is None:
-        raise PacelineError("The run has no logical date, so there is no interval to replace; trigger it with --logical-date.")
-    zone = zones.load(values["dag"].timezone) if kind == "date" else UTC
-    first, last = (datetime.fromtimestamp(one.timestamp(), zone) for one in (start, end))
-    if first == last:
-        first, last = _period(first, "day" if kind == "date" and transform in {"", "identity"} else transform)
-    if kind == "date":
-        if (first.hour, first.minute, last.hour, last.minute) != (0, 0, 0, 0):
-            raise PacelineError(f"The interval {first} to {last} is not one of whole days; use a column with a time.")
-        return first.date(), last.date()
-    return (first, last) if kind == "timestamptz" else (first.replace(tzinfo=None), last.replace(tzinfo=None))
-
-
-def _period(moment: datetime, transform: str) -> tuple[datetime, datetime]:
-    """The partition that has a moment."""
-    first = moment.replace(minute=0, second=0, microsecond=0)
-    if transform == "hour":
-        return first, first + _PERIODS["hour"]
-    first = first.replace(hour=0)
-    if transform == "day":
-        return first, first + _PERIODS["day"]
-    if transform in {"month", "year"}:
-        first = first.replace(day=1, month=1 if transform == "year" else first.month)
-        return first, (first + timedelta(days=32 if transform == "month" else 366)).replace(day=1)
-    raise PacelineError(
-        "The interval of the run is empty, and the table has no partitions of an hour, day, month or year; add them."
-    )
 
 
 def overwrite_by_logical_date(table: str | Asset, frame: Any, column: str | None = None) -> None:
@@ -80,7 +31,8 @@ def overwrite_by_logical_date(table: str | Asset, frame: Any, column: str | None
     for most schedules of Airflow 3, the partition that has the logical date is replaced. A time without a zone is UTC, a
     date is one of the time zone of the DAG. A table that does not exist is created, with a partition for each day.
 
-    PacelineError if a row of `frame` is outside of the interval, if the run has no logical date, or if no column is known.
+    Columns that `frame` does not have are null. PacelineError if a row of `frame` is outside of the interval, if it has a column
+    that the table does not have, if the run has no logical date, or if no column is known.
     """
     replace_interval(table, frame, column)
 
@@ -95,6 +47,8 @@ def append_once(table: str | Asset, frame: Any) -> None:
 
     What the same try appended stays. The table gets a column `paceline_source` with a number that stands for the task instance: it
     survives compaction and the expiry of snapshots. A table that does not exist is created.
+
+    Columns that `frame` does not have are null. PacelineError if it has one that the table does not have.
     """
     ti, name = _context()["ti"], name_of(table)
     # Of this try: rows that it has appended stay.
@@ -106,8 +60,8 @@ def append_once(table: str | Asset, frame: Any) -> None:
 def merge(table: str | Asset, frame: Any, key: str | Sequence[str]) -> None:
     """Update the rows of `table` that have the `key` of a row of `frame`, and append its other rows.
 
-    Columns that `frame` does not have keep their values; a DataFrame of Spark needs them all. A table that does not exist is
-    created. PacelineError if `frame` has a key twice, or null in one.
+    Columns that `frame` does not have keep their values, and are null in new rows. A table that does not exist is created.
+    PacelineError if `frame` has a key twice, null in one, or a column that the table does not have.
     """
     keys = [key] if isinstance(key, str) else list(key)
     if not keys:
@@ -339,96 +293,3 @@ def _check_inside(rows: pa.Table, column: str, low: date, high: date) -> None:
             f"The rows have {seen} in {column!r}, outside of the interval {low} to {high} of this run; a repeated run could not "
             "replace them. Filter them out."
         )
-
-
-@dataclass(frozen=True)
-class SparkWriter:
-    """Writes a Spark DataFrame in its session, whose current catalog has the table."""
-
-    name: str
-    frame: Any
-
-    @property
-    def quoted(self) -> str:
-        """The name for SQL."""
-        return ".".join(f"`{part}`" for part in self.name.split("."))
-
-    def append_once(self, source: int, *, adds: bool = False) -> None:
-        from pyspark.sql import functions as F
-
-        marked = self.frame.withColumn(SOURCE, F.lit(source).cast("bigint"))
-        spark = self.frame.sparkSession
-        if self._missing():
-            marked.writeTo(self.quoted).using("iceberg").create()
-            return
-        if SOURCE not in spark.table(self.quoted).columns:
-            # Spark refuses a frame that reads the table as it was before the change, so its rows are computed before.
-            marked = marked.localCheckpoint()
-            spark.sql(f"ALTER TABLE {self.quoted} ADD COLUMN {SOURCE} bigint")
-        if not adds:
-            spark.sql(f"DELETE FROM {self.quoted} WHERE {SOURCE} = {source}")
-        marked.writeTo(self.quoted).append()
-
-    def overwrite_interval(self, column: str | None, values: Any, *, adds: bool = False) -> None:
-        from pyspark.sql import functions as F
-
-        spark = self.frame.sparkSession
-        missing = self._missing()
-        at, transform = (required(column, self.name), "") if missing else self._partition_time(column)
-        kind = str(dict(self.frame.dtypes).get(at, ""))
-        kinds = {"date": "date", "timestamp": "timestamptz", "timestamp_ntz": "timestamp"}
-        low, high = bounds(values, kinds.get(kind, kind), transform or ("" if kind == "date" else "day"))
-        ends = [F.lit(one.isoformat()).cast(kind) for one in (low, high)]
-        inside = (F.col(at) >= ends[0]) & (F.col(at) < ends[1])
-        problem = f"{at!r} of a row is outside of the interval {low} to {high} of this run; filter such rows out: "
-        checked = F.when(inside, F.col(at)).otherwise(
-            F.raise_error(F.concat(F.lit(problem), F.coalesce(F.col(at).cast("string"), F.lit("null"))))
-        )
-        rows = self.frame.withColumn(at, checked.cast(kind))
-        if missing:
-            days = getattr(F, "partitioning", F).days  # its place since Spark 4.0
-            rows.writeTo(self.quoted).using("iceberg").partitionedBy(F.col(at) if kind == "date" else days(F.col(at))).create()
-            return
-        condition = f"`{at}` >= CAST(:low AS {kind}) AND `{at}` < CAST(:high AS {kind})"
-        bound = {"low": low.isoformat(), "high": high.isoformat()}
-        if not adds:
-            spark.sql(f"DELETE FROM {self.quoted} WHERE {condition}", args=bound)
-        rows.writeTo(self.quoted).append()
-
-    def merge(self, keys: Sequence[str]) -> None:
-        spark = self.frame.sparkSession
-        if self._missing():
-            self.frame.writeTo(self.quoted).using("iceberg").create()
-            return
-        view = f"paceline_merge_{hashlib.sha256(self.name.encode()).hexdigest()[:12]}"
-        self.frame.createOrReplaceTempView(view)
-        equal = " AND ".join(f"t.`{key}` <=> s.`{key}`" for key in keys)
-        spark.sql(
-            f"MERGE INTO {self.quoted} t USING {view} s ON {equal} WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
-        )
-
-    def _missing(self) -> bool:
-        return not self.frame.sparkSession.catalog.tableExists(self.quoted)
-
-    def _partition_time(self, column: str | None) -> tuple[str, str]:
-        """As `partition_time`, from the partitions that Spark describes."""
-        described = self.frame.sparkSession.sql(f"DESCRIBE TABLE EXTENDED {self.quoted}").collect()
-        fields: dict[str, str] = {}
-        section = ""
-        for row in described:
-            name = row["col_name"]
-            if name.startswith("# ") and name != "# col_name":
-                section = name
-            elif section == "# Partition Information" and name and name != "# col_name":  # only identities
-                fields[name.strip("`")] = "identity"
-            elif section == "# Partitioning" and name.startswith("Part "):
-                transform, _, inner = row["data_type"].partition("(")
-                fields[(inner.rstrip(")") or transform).strip("`")] = transform.removesuffix("s") if inner else "identity"
-        if column is not None:
-            return column, fields.get(column, "")
-        timed = [name for name in fields if dict(self.frame.dtypes).get(name, "").startswith(("date", "timestamp"))]
-        if len(timed) != 1:
-            raise PacelineError(
-                f"{self.name} is not partitioned by one column with a date or a time; name the column with column=."
-            )
-        return timed[0], fields[timed[0]]

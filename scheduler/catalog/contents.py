@@ -85,7 +85,7 @@ class Summary:
 
 def summary(warehouse: Warehouse, state: State, ignored: Collection[str] = ()) -> Summary:
     """Read a state. Columns that are `ignored`, and the one that names the task instance of a row, do not count."""
-    from paceline.tables.writes import SOURCE
+    from paceline.tables.replaced import SOURCE
 
     names = [one.name for one in state.schema.fields if one.name not in {*ignored, SOURCE}]
     if not state.tasks or not names:

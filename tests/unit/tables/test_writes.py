@@ -13,7 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from paceline.authoring.asset import Asset
 from paceline.exceptions import PacelineError
 from paceline.tables import append_once, merge, overwrite_by_logical_date
-from paceline.tables.writes import SOURCE
+from paceline.tables.replaced import SOURCE
 from tests.unit.tables.conftest import InTask
 
 DAY = datetime(2026, 1, 2, tzinfo=UTC)
