@@ -34,8 +34,9 @@ class SparkWriter:
         if self._missing():
             marked.writeTo(self.quoted).using("iceberg").create()
             return
-        if SOURCE not in self._columns():
-            self._check_columns(self.frame.columns)
+        fields = self._fields()
+        if SOURCE not in {field.name for field in fields}:
+            _check_columns(self.frame.columns, fields)
             marked = self._computed(marked)  # Spark refuses a frame that reads the table as it was before the change
             self._add_columns([(SOURCE, "bigint")])
         self._replace(marked, "" if adds else f"{SOURCE} = {source}")
@@ -84,7 +85,7 @@ class SparkWriter:
     def widen(self) -> None:
         """Give the table, if there is one, the columns of the frame that it does not have."""
         if not self._missing():
-            known = {name.lower() for name in self._columns()}
+            known = {field.name.lower() for field in self._fields()}
             self._add_columns([(name, kind) for name, kind in self.frame.dtypes if name.lower() not in known])
 
     def _add_columns(self, columns: Sequence[tuple[str, str]]) -> None:
@@ -112,12 +113,24 @@ class SparkWriter:
         return counted.where(check.otherwise(F.lit(True))).drop(copies)
 
     def _replace(self, rows: Any, old: str) -> None:
-        """Delete the rows that the condition `old` selects, if there is one, and append `rows`."""
-        rows = self._aligned(rows)
-        if old:
+        """Delete the rows that the condition `old` selects, if there is one, and append `rows`; after an error, delete nothing."""
+        spark, rows = self.frame.sparkSession, self._aligned(rows)
+        before = self._snapshot() if old else None
+        if before is not None:
             rows = self._computed(rows)  # Spark would compute them after it has deleted the old ones
-            self.frame.sparkSession.sql(f"DELETE FROM {self.quoted} WHERE {old}")
-        rows.writeTo(self.quoted).append()
+            spark.sql(f"DELETE FROM {self.quoted} WHERE {old}")
+        try:
+            rows.writeTo(self.quoted).append()
+        except Exception:
+            if before is not None:
+                name = self.quoted.replace("'", r"\'")
+                spark.sql(f"CALL system.rollback_to_snapshot(table => '{name}', snapshot_id => {before})")
+            raise
+
+    def _snapshot(self) -> int | None:
+        """The current snapshot of the table; None if it has none."""
+        found = self.frame.sparkSession.table(f"{self.quoted}.refs").where("name = 'main'").select("snapshot_id").collect()
+        return found[0][0] if found else None
 
     def _is_read(self) -> bool:
         """Whether the frame reads the table, according to its plan; also if it may be another table of that name."""
@@ -137,25 +150,19 @@ class SparkWriter:
         """The rows with the columns of the table, in its order; missing columns are null."""
         from pyspark.sql import functions as F
 
-        self._check_columns(rows.columns)
+        fields = self._fields()
+        _check_columns(rows.columns, fields)
         names = {name.lower(): name for name in rows.columns}
         return rows.select(*(
             (F.col(_quoted(names[field.name.lower()])) if field.name.lower() in names else F.lit(None).cast(field.dataType))
             .alias(field.name)
-            for field in self.frame.sparkSession.table(self.quoted).schema.fields
+            for field in fields
         ))  # fmt: skip
 
-    def _columns(self) -> list[str]:
-        columns: list[str] = self.frame.sparkSession.table(self.quoted).columns
-        return columns
-
-    def _check_columns(self, columns: Sequence[str]) -> None:
-        wanted = self._columns()
-        known = {name.lower() for name in wanted}
-        if unknown := [name for name in columns if name.lower() not in known]:
-            raise PacelineError(
-                f"The table has no column {unknown[0]!r}; add it first, or leave it out. It has {', '.join(wanted)}."
-            )
+    def _fields(self) -> list[Any]:
+        """The columns of the table."""
+        fields: list[Any] = self.frame.sparkSession.table(self.quoted).schema.fields
+        return fields
 
     @contextlib.contextmanager
     def _refused(self) -> Iterator[None]:
@@ -193,13 +200,20 @@ class SparkWriter:
         if column is not None:
             if column.lower() not in {name.lower() for name in columns}:
                 raise PacelineError(f"There is no column {column!r} in the table; it has {', '.join(columns)}.")
-            return column, fields.get(column, "")
+            return column, {name.lower(): kind for name, kind in fields.items()}.get(column.lower(), "")
         timed = [name for name in fields if dict(self.frame.dtypes).get(name, "").startswith(("date", "timestamp"))]
         if len(timed) != 1:
             raise PacelineError(
                 f"{self.name} is not partitioned by one column with a date or a time; name the column with column=."
             )
         return timed[0], fields[timed[0]]
+
+
+def _check_columns(columns: Sequence[str], fields: Sequence[Any]) -> None:
+    known = {field.name.lower() for field in fields}
+    if unknown := [name for name in columns if name.lower() not in known]:
+        names = ", ".join(field.name for field in fields)
+        raise PacelineError(f"The table has no column {unknown[0]!r}; add it first, or leave it out. It has {names}.")
 
 
 def for_spark(name: str) -> str:

@@ -122,6 +122,7 @@ def test_an_interval_is_replaced_and_rows_outside_of_it_are_refused(begin: Calla
     for wrong in (tomorrow, None):
         with pytest.raises(PacelineError, match=r"in 'day', outside of the interval 2026-01-02 to 2026-01-03"):
             last.writes(lambda of, wrong=wrong: overwrite_by_logical_date("sales.days", of.frame(OF_DAY, (DAY, 8), (wrong, 9))))
+    assert last.seen("sales.days", "day", "id") == [(DAY, 2), (tomorrow, 1)]
     with pytest.raises(PacelineError, match="There is no column 'dya' in the table"):
         last.writes(lambda of: overwrite_by_logical_date("sales.days", of.frame(OF_DAY, (DAY, 8)), "dya"))
 
