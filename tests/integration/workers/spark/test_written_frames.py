@@ -17,6 +17,7 @@ from paceline.operators.sql import SQLExecuteQueryOperator
 from paceline.quality import expect
 from paceline.tables import append_once, merge, overwrite_by_logical_date
 from paceline.tables.replaced import SOURCE
+from paceline.tables.writes import create
 from workers.spark.sessions.session_pool import WarmJvm
 
 __all__ = ["jvm", "lake", "settings"]
@@ -24,7 +25,7 @@ __all__ = ["jvm", "lake", "settings"]
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(300)]
 DAY = date(2026, 1, 2)
 
-Columns = dict[str, list[Any]]
+MOMENT, LOCAL = pa.timestamp("us", "UTC"), pa.timestamp("us")
 
 
 class Try:
@@ -62,7 +63,7 @@ class Try:
         table = pa.table({name: pa.array([row[place] for row in rows], kind) for place, (name, kind) in enumerate(schema.items())})
         if self.engine == "arrow":
             return table
-        kinds = {pa.int64(): "bigint", pa.string(): "string", pa.date32(): "date"}
+        kinds = {pa.int64(): "bigint", pa.string(): "string", pa.date32(): "date", MOMENT: "timestamp", LOCAL: "timestamp_ntz"}
         columns = [f"`{name.replace('`', '``')}` {kinds[kind]}" for name, kind in schema.items()]
         return self.spark.createDataFrame(list(rows), ", ".join(columns))
 
@@ -125,6 +126,31 @@ def test_an_interval_is_replaced_and_rows_outside_of_it_are_refused(begin: Calla
     assert last.seen("sales.days", "day", "id") == [(DAY, 2), (tomorrow, 1)]
     with pytest.raises(PacelineError, match="There is no column 'dya' in the table"):
         last.writes(lambda of: overwrite_by_logical_date("sales.days", of.frame(OF_DAY, (DAY, 8)), "dya"))
+
+
+@pytest.mark.parametrize("kind", [MOMENT, LOCAL], ids=["zoned", "local"])
+@pytest.mark.parametrize("partition", ["", "hour", "day", "month", "identity"])
+def test_an_empty_interval_replaces_the_partition_of_the_logical_date(
+    begin: Callable[..., Try], kind: pa.DataType, partition: str
+) -> None:
+    one, schema = begin(), {"At": kind, "id": pa.int64()}
+    zone = None if kind == LOCAL else UTC
+    logical = datetime(2026, 1, 2, 3, tzinfo=UTC)
+    one.context |= {"logical_date": logical, "data_interval_start": logical, "data_interval_end": logical}
+    moments = [datetime(2026, 1, day, hour, 30, tzinfo=zone) for day, hour in ((2, 3), (2, 4), (3, 3))]
+    inside = moments[: {"hour": 1, "month": 3}.get(partition, 2)]
+    if partition:
+        table = create(one.catalog, "sales.times", pa.schema(list(schema.items())), [(partition, "At")])
+        table.append(pa.table({"At": pa.array(moments, kind), "id": [1, 2, 3]}))
+    if partition == "identity":
+        with pytest.raises(PacelineError, match="no partitions of an hour, day, month or year"):
+            one.writes(lambda of: overwrite_by_logical_date("sales.times", of.frame(schema, (inside[0], 7))))
+        return
+    for number in (7, 8):
+        rows = [(at, number) for at in inside]
+        one.writes(lambda of, rows=rows: overwrite_by_logical_date("sales.times", of.frame(schema, *rows), "At"))
+    kept = [] if not partition else [(at, place + 1) for place, at in enumerate(moments) if at not in inside]
+    assert one.seen("sales.times", "At", "id") == sorted([(at, 8) for at in inside] + kept, key=repr)
 
 
 def test_merge_updates_the_columns_that_the_frame_has(begin: Callable[..., Try]) -> None:
